@@ -78,7 +78,7 @@ impl FrameReader {
     /// # Errors
     ///
     /// [`FrameError`] if the framing or the message is bad. The stream cannot be used further.
-    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+    pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let rest = &self.buffer[self.consumed..];
         let Some((prefix, body)) = rest.split_first_chunk::<PREFIX_BYTES>() else {
             return Ok(None);
@@ -121,7 +121,7 @@ mod tests {
             let mut seen = Vec::new();
             for part in bytes.chunks(step) {
                 reader.extend(part);
-                while let Some(message) = reader.next::<Message<FromWorker>>().unwrap() {
+                while let Some(message) = reader.next_message::<Message<FromWorker>>().unwrap() {
                     seen.push(message);
                 }
             }
@@ -133,7 +133,7 @@ mod tests {
     fn an_oversized_length_is_refused_before_its_body_arrives() {
         let mut reader = FrameReader::default();
         reader.extend(&u32::MAX.to_le_bytes());
-        let error = reader.next::<Message<FromWorker>>().unwrap_err();
+        let error = reader.next_message::<Message<FromWorker>>().unwrap_err();
         assert!(matches!(error, FrameError::TooLarge(_)), "{error}");
     }
 
@@ -146,7 +146,7 @@ mod tests {
         bytes[..4].copy_from_slice(&length.to_le_bytes());
         let mut reader = FrameReader::default();
         reader.extend(&bytes);
-        reader.next::<Message<FromWorker>>().unwrap_err();
+        reader.next_message::<Message<FromWorker>>().unwrap_err();
     }
 
     proptest! {
@@ -155,7 +155,7 @@ mod tests {
             let mut reader = FrameReader::default();
             reader.extend(&bytes);
             let mut count = 0;
-            while let Ok(Some(_)) = reader.next::<Message<FromWorker>>() {
+            while let Ok(Some(_)) = reader.next_message::<Message<FromWorker>>() {
                 count += 1;
                 prop_assert_eq!(count <= bytes.len(), true);
             }
