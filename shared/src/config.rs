@@ -202,15 +202,16 @@ mod tests {
 
     #[test]
     fn values_out_of_range_name_their_key() {
-        let cases: [(fn(&mut Config), &str); 4] = [
-            (|c| c.slots = 0, "slots"),
-            (|c| c.progress_deadline_s = f64::NAN, "progress_deadline_s"),
-            (|c| c.drain_timeout_s = -1.0, "drain_timeout_s"),
-            (|c| c.restart_delay_max_s = 0.1, "restart_delay_max_s"),
-        ];
-        for (spoil, key) in cases {
-            let mut config = usable();
-            spoil(&mut config);
+        let slots = Config { slots: 0, ..usable() };
+        let deadline = Config { progress_deadline_s: f64::NAN, ..usable() };
+        let drain = Config { drain_timeout_s: -1.0, ..usable() };
+        let delay = Config { restart_delay_max_s: 0.1, ..usable() };
+        for (config, key) in [
+            (slots, "slots"),
+            (deadline, "progress_deadline_s"),
+            (drain, "drain_timeout_s"),
+            (delay, "restart_delay_max_s"),
+        ] {
             assert_eq!(config.validate().unwrap_err().key, key);
         }
     }
