@@ -7,11 +7,15 @@
 //!
 //! # Layout
 //!
+//! * [`backend`]: what computes; static dispatch.
+//! * [`engine`]: forward passes over parts of sequences, and the sampler.
 //! * [`seal`]: what the process does once, before anything else.
 //! * [`epitaph`]: last words: fixed buffer, no allocation, one write.
 //! * [`serve`]: the blocking loop between link, scheduler and engine.
 #![deny(unsafe_code)]
 
+pub mod backend;
+pub mod engine;
 pub mod epitaph;
 pub mod seal;
 pub mod serve;
