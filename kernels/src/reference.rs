@@ -1,0 +1,3 @@
+//! The specification: each operation in the dullest scalar form. It never gets faster.
+
+#![forbid(unsafe_code)]
