@@ -6,6 +6,7 @@
 //! the slot, nor the number of threads.
 
 mod error;
+pub mod sampler;
 
 pub use error::EngineError;
 

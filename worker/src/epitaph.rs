@@ -131,7 +131,9 @@ pub fn install() {
             .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
             .unwrap_or("a panic without a message");
         match info.location() {
-            Some(place) => leave(WorkerExit::Panic, format_args!("at={place} detail=\"{message}\"")),
+            Some(place) => {
+                leave(WorkerExit::Panic, format_args!("at={place} detail=\"{message}\""))
+            }
             None => leave(WorkerExit::Panic, format_args!("detail=\"{message}\"")),
         }
     }));
@@ -140,8 +142,7 @@ pub fn install() {
         SaFlags::SA_SIGINFO | SaFlags::SA_ONSTACK | SaFlags::SA_RESETHAND,
         SigSet::empty(),
     );
-    for signal in
-        [Signal::SIGBUS, Signal::SIGSEGV, Signal::SIGILL, Signal::SIGFPE, Signal::SIGABRT]
+    for signal in [Signal::SIGBUS, Signal::SIGSEGV, Signal::SIGILL, Signal::SIGFPE, Signal::SIGABRT]
     {
         act(signal, &fatal);
     }
