@@ -1,3 +1,11 @@
 //! The specification: each operation in the dullest scalar form. It never gets faster.
 
 #![forbid(unsafe_code)]
+
+pub mod attention;
+pub mod kv_append;
+pub mod nonfinite_scan;
+pub mod residual_add;
+pub mod rms_norm;
+pub mod rope;
+pub mod swiglu;
