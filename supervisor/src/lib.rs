@@ -7,5 +7,7 @@
 //! * [`status`]: the one status object.
 
 pub mod event_loop;
+pub mod model_file;
 pub mod session;
 pub mod status;
+pub mod text;

@@ -1,0 +1,132 @@
+//! Reads a weight file's header with ordinary reads: a map of a file that is cut short would end
+//! this process, and this process must not end.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use shared::gguf::{self, Gguf, GgufError};
+use shared::limits::GGUF_HEADER_BYTES_MAX;
+
+/// What is read first. Most headers are a few megabytes: the vocabulary.
+const FIRST_READ_BYTES: usize = 8 * 1024 * 1024;
+
+/// Why a weight file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelFileError {
+    /// It cannot be opened or read.
+    #[error("cannot read the weight file {path}: {source}{hint}", path = path.display(),
+        hint = io_hint(source))]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A directory, a device, a pipe.
+    #[error("the weight file {path} is {kind}, not a file; name the .gguf file itself \
+        (of a split model, the first part)", path = path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// Its header is not that of a usable GGUF file.
+    #[error("the weight file {path} cannot be used: {source}", path = path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: GgufError,
+    },
+    /// A part of a split model that is not the first.
+    #[error("the weight file {path} is part {part} of {count} of a split model; name the first \
+        part (its name has -00001-of-{count:05})", path = path.display())]
+    NotFirstPart {
+        /// The file.
+        path: PathBuf,
+        /// Number of this part, from 1.
+        part: u64,
+        /// Number of parts.
+        count: u64,
+    },
+}
+
+fn io_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; check `model`",
+        io::ErrorKind::PermissionDenied => "; the service's user must be able to read it",
+        _ => "",
+    }
+}
+
+/// A weight file's header, and what the file system says.
+#[derive(Debug)]
+pub struct ModelFile {
+    /// The header; of a split model, the first part's.
+    pub gguf: Gguf,
+    /// Length of this file in bytes.
+    pub file_len: u64,
+}
+
+/// Opens a weight file and parses its header.
+///
+/// # Errors
+///
+/// [`ModelFileError`] says what is wrong with the file and what to do.
+pub fn open(path: &Path) -> Result<ModelFile, ModelFileError> {
+    let io = |source| ModelFileError::Io { path: path.to_owned(), source };
+    // Opening a pipe would wait for its writer.
+    let kind = std::fs::metadata(path).map_err(io)?.file_type();
+    if !kind.is_file() {
+        let kind = if kind.is_dir() { "a directory" } else { "a device or pipe" };
+        return Err(ModelFileError::NotAFile { path: path.to_owned(), kind });
+    }
+    let mut file = File::open(path).map_err(io)?;
+    let file_len = file.metadata().map_err(io)?.len();
+    let gguf =
+        parse_growing(&mut file, file_len, FIRST_READ_BYTES).map_err(|error| match error {
+            ReadError::Io(source) => io(source),
+            ReadError::Gguf(source) => ModelFileError::Gguf { path: path.to_owned(), source },
+        })?;
+    let number = |key: &str| {
+        let number = gguf.metadata.u64(key);
+        number.map_err(|source| ModelFileError::Gguf { path: path.to_owned(), source })
+    };
+    if let Some(index @ 1..) = number("split.no")? {
+        let count = number("split.count")?.unwrap_or(0);
+        let part = index.saturating_add(1);
+        return Err(ModelFileError::NotFirstPart { path: path.to_owned(), part, count });
+    }
+    Ok(ModelFile { gguf, file_len })
+}
+
+#[derive(Debug)]
+enum ReadError {
+    Io(io::Error),
+    Gguf(GgufError),
+}
+
+/// Reads as much as the parser asks for: twice as much each time, at most what a header may have.
+fn parse_growing(
+    file: &mut impl Read,
+    file_len: u64,
+    first_read: usize,
+) -> Result<Gguf, ReadError> {
+    let whole = usize::try_from(file_len).unwrap_or(usize::MAX).min(GGUF_HEADER_BYTES_MAX);
+    let mut header = Vec::new();
+    let mut wanted = first_read.min(whole);
+    loop {
+        let more = (wanted - header.len()) as u64;
+        file.by_ref().take(more).read_to_end(&mut header).map_err(ReadError::Io)?;
+        // A file that shrank meanwhile is parsed as what it is now.
+        let file_len = if header.len() < wanted { header.len() as u64 } else { file_len };
+        match gguf::parse(&header, file_len) {
+            Err(GgufError::Incomplete { .. }) if wanted < whole => {
+                wanted = wanted.saturating_mul(2).min(whole);
+            }
+            parsed => return parsed.map_err(ReadError::Gguf),
+        }
+    }
+}
