@@ -257,3 +257,6 @@ impl<C: Compute> Server<C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -340,3 +340,6 @@ impl Scheduler {
         self.sessions.iter().position(|session| session.id == id)
     }
 }
+
+#[cfg(test)]
+mod tests;
