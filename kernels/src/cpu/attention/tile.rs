@@ -139,8 +139,8 @@ impl<S: Vectors> Page<S> {
             let zero = [[lanes.splat(0.0); TILES]; R];
             let sums = accumulate(lanes, queries, self.keys, walk, zero);
             for r in 0..R {
-                for t in 0..TILES {
-                    lanes.store(sums[r][t], scores[r].tile(t));
+                for (t, &sum) in sums[r].iter().enumerate() {
+                    lanes.store(sum, scores[r].tile(t));
                 }
             }
             return;
@@ -181,7 +181,6 @@ impl<S: Vectors> Page<S> {
 
     /// Step 4 for `T` vectors of the head from `chunk` on.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "inlined; a struct would only rename them")]
     fn sum_chunks<L: Lanes, const R: usize, const T: usize>(
         self,
         lanes: L,
