@@ -1,2 +1,4 @@
-//! placeholder
-fn main() {}
+//! tmp
+fn main() {
+    eprintln!("{:?}", strata_tests::model::fetch());
+}
