@@ -6,17 +6,25 @@
 //! the slot, nor the number of threads.
 
 mod error;
+mod forward;
 pub mod sampler;
 
 pub use error::EngineError;
 
-use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use shared::ids::{Position, TokenId};
+use shared::limits::{CONTEXT_LEN_MAX, SLOTS_MAX};
 
+use self::forward::{Forward, Pass, PassSpan, Scratch};
 use crate::backend::Backend;
+use crate::kv_cache::KvCache;
+use crate::model::{Hyperparameters, WeightFile, Weights, llama};
+
+/// Longest part of a pass, in tokens; every kernel's scratch is bounded by it.
+const PREFILL_CHUNK_MAX: u32 = 65_536;
+const THREADS_MAX: u32 = 1024;
 
 /// How an engine is to be set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +45,23 @@ pub struct EngineOptions {
 impl Default for EngineOptions {
     fn default() -> Self {
         Self { context_len: 0, slots: 4, prefill_chunk: 512, threads: 0, instruction_set: None }
+    }
+}
+
+impl EngineOptions {
+    fn validate(&self) -> Result<(), EngineError> {
+        for (option, value, low, high) in [
+            ("context_len", self.context_len, 0, CONTEXT_LEN_MAX),
+            ("slots", self.slots, 1, SLOTS_MAX),
+            ("prefill_chunk", self.prefill_chunk, 1, PREFILL_CHUNK_MAX),
+            ("threads", self.threads, 0, THREADS_MAX),
+        ] {
+            if !(low..=high).contains(&value) {
+                let what = format!("{value} is not between {low} and {high}");
+                return Err(EngineError::Option { option, what });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -147,7 +172,14 @@ impl<'a> Logits<'a> {
 #[derive(Debug)]
 pub struct Engine<B: Backend> {
     info: ModelInfo,
-    backend: PhantomData<B>,
+    prefill_chunk: usize,
+    backend: B,
+    weights: Weights<B::Matrix, B::Vector>,
+    kv: KvCache<B>,
+    scratch: Scratch<B>,
+    pass: Pass,
+    logits: B::Rows,
+    logits_rows: Vec<(usize, Position)>,
 }
 
 impl<B: Backend> Engine<B> {
@@ -163,8 +195,27 @@ impl<B: Backend> Engine<B> {
         options: &EngineOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, EngineError> {
-        progress(0, u64::from(options.threads));
-        Err(EngineError::Open { path: model.to_owned(), what: "the loader has not landed".into() })
+        options.validate()?;
+        let mut file = WeightFile::open(model)?;
+        let hyper = llama::hyperparameters(&file)?;
+        let weights = llama::weights::<B>(&mut file, &hyper)?;
+        let backend = B::open(&hyper, weights.rope_factors.as_deref(), options)?;
+        let info = model_info(&file, &hyper, options, &backend)?;
+        file.populate(progress)?;
+
+        let slots = options.slots as usize;
+        let prefill_chunk = options.prefill_chunk as usize;
+        Ok(Self {
+            info,
+            prefill_chunk,
+            kv: KvCache::new(slots, hyper.n_layers),
+            scratch: Scratch::new(&backend, &hyper, prefill_chunk + slots)?,
+            logits: backend.rows(slots, hyper.vocab_size)?,
+            pass: Pass::default(),
+            logits_rows: Vec::new(),
+            weights,
+            backend,
+        })
     }
 
     /// What the engine turned out to be.
@@ -173,10 +224,16 @@ impl<B: Backend> Engine<B> {
         &self.info
     }
 
-    /// Tokens that the slot's KV cache holds.
+    /// Most tokens of one part.
     #[must_use]
-    pub fn len(&self, slot: SlotIndex) -> Position {
-        Position(slot.0)
+    pub fn prefill_chunk(&self) -> usize {
+        self.prefill_chunk
+    }
+
+    /// Tokens that the slot's KV cache holds: the position of its next one.
+    #[must_use]
+    pub fn length(&self, slot: SlotIndex) -> Position {
+        Position(0).plus(self.kv.length(slot))
     }
 
     /// One forward pass over all parts. `hook` is called after every layer; if it breaks, the
@@ -184,8 +241,8 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     ///
-    /// `OutOfMemory` if the KV cache cannot grow, `NonFinite` if a row of logits is not finite,
-    /// `Backend` otherwise. The positions of the pass are then dropped from the KV cache.
+    /// `OutOfMemory` if the KV cache or the room for logits cannot grow, `NonFinite` if a row of
+    /// logits is not finite, `Backend` otherwise. The positions of the pass are then dropped.
     ///
     /// # Panics
     ///
@@ -196,16 +253,125 @@ impl<B: Backend> Engine<B> {
         parts: &[Part<'_>],
         hook: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Option<Logits<'_>>, EngineError> {
-        match hook() {
-            ControlFlow::Break(()) => Ok(None),
-            ControlFlow::Continue(()) => {
-                Err(EngineError::Backend(format!("{} parts", parts.len())))
+        self.check(parts);
+        self.lay_out(parts);
+        let result = self.compute(parts, hook);
+        for part in parts {
+            match result {
+                Ok(ControlFlow::Continue(())) => {
+                    self.kv.set_length(part.slot, part.start.index() + part.tokens.len());
+                }
+                _ => self.kv.truncate(part.slot, part.start),
             }
         }
+        Ok(match result? {
+            ControlFlow::Break(()) => None,
+            ControlFlow::Continue(()) => Some(Logits {
+                values: self.backend.read(&self.logits),
+                vocab_size: self.info.vocab_size as usize,
+                rows: &self.logits_rows,
+            }),
+        })
     }
 
     /// Drops every position of the slot from `length` on, and the memory they took.
     pub fn truncate(&mut self, slot: SlotIndex, length: Position) {
-        debug_assert!(length <= self.len(slot));
+        self.kv.truncate(slot, length);
     }
+
+    fn compute(
+        &mut self,
+        parts: &[Part<'_>],
+        hook: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, EngineError> {
+        for part in parts {
+            let length = part.start.index() + part.tokens.len();
+            self.kv.grow(&self.backend, part.slot, length)?;
+        }
+        let n_logits = self.logits_rows.len();
+        self.backend.reserve(&mut self.logits, n_logits)?;
+        let mut forward = Forward {
+            backend: &self.backend,
+            weights: &self.weights,
+            kv: &mut self.kv,
+            scratch: &mut self.scratch,
+        };
+        let flow = forward.run(&self.pass, &mut self.logits, hook);
+        if flow.is_continue() {
+            self.check_finite()?;
+        }
+        Ok(flow)
+    }
+
+    /// No row that holds a NaN or an infinity is given out.
+    fn check_finite(&self) -> Result<(), EngineError> {
+        for (row, &(part, position)) in self.logits_rows.iter().enumerate() {
+            if let Some(index) = self.backend.nonfinite_scan(&self.logits, row) {
+                return Err(EngineError::NonFinite { part, position, index });
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, parts: &[Part<'_>]) {
+        let vocab_size = self.info.vocab_size;
+        let n_tokens: usize = parts.iter().map(|part| part.tokens.len()).sum();
+        let n_tokens_max = self.prefill_chunk + self.kv.n_slots();
+        assert!(n_tokens <= n_tokens_max, "{n_tokens} tokens in a pass of at most {n_tokens_max}");
+        for (index, part) in parts.iter().enumerate() {
+            let count = part.tokens.len();
+            assert!((1..=self.prefill_chunk).contains(&count), "a part of {count} tokens");
+            assert_eq!(part.start, self.length(part.slot), "part {index} starts elsewhere");
+            assert!(part.start.plus(count).0 <= self.info.context_len, "outside the context");
+            assert!(part.tokens.iter().all(|token| token.0 < vocab_size), "an unknown token");
+            let is_same_slot = |other: &Part<'_>| other.slot == part.slot;
+            assert!(!parts[..index].iter().any(is_same_slot), "two parts of one slot");
+        }
+    }
+
+    /// Puts the rows of all parts one after the other.
+    fn lay_out(&mut self, parts: &[Part<'_>]) {
+        let pass = &mut self.pass;
+        pass.clear();
+        self.logits_rows.clear();
+        for (index, part) in parts.iter().enumerate() {
+            let rows = pass.tokens.len()..pass.tokens.len() + part.tokens.len();
+            pass.tokens.extend(part.tokens.iter().map(|token| token.0));
+            pass.positions.extend((part.start.0..).take(part.tokens.len()));
+            let n_wanted = match part.logits {
+                LogitsWanted::None => 0,
+                LogitsWanted::Last => 1,
+                LogitsWanted::All => rows.len(),
+            };
+            for row in rows.end - n_wanted..rows.end {
+                pass.wanted.push(row);
+                self.logits_rows.push((index, Position(pass.positions[row])));
+            }
+            pass.spans.push(PassSpan { slot: part.slot, start: part.start.index(), rows, n_wanted });
+        }
+    }
+}
+
+fn model_info<B: Backend>(
+    file: &WeightFile,
+    hyper: &Hyperparameters,
+    options: &EngineOptions,
+    backend: &B,
+) -> Result<ModelInfo, EngineError> {
+    let context_len = match options.context_len {
+        0 => hyper.context_len,
+        wanted => wanted.min(hyper.context_len),
+    };
+    let count = |value: usize| u32::try_from(value).expect("bounded when the model was read");
+    Ok(ModelInfo {
+        arch: llama::ARCH.to_owned(),
+        name: llama::name(file)?,
+        context_len,
+        vocab_size: count(hyper.vocab_size),
+        threads: count(backend.threads()),
+        instruction_set: backend.instruction_set().to_owned(),
+        weight_bytes: file.weight_bytes(),
+        parameters: file.parameters(),
+        bos: llama::bos(file)?,
+    })
 }

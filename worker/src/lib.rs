@@ -8,14 +8,20 @@
 //! # Layout
 //!
 //! * [`backend`]: what computes; static dispatch.
+//! * [`model`]: hyperparameters and named weights; the weight file is mapped, never copied.
+//! * [`kv_cache`]: keys and values of each slot, in pages that grow with use.
 //! * [`engine`]: forward passes over parts of sequences, and the sampler.
+//! * [`cli`]: the tools for people, `bench` and `perplexity`.
 //! * [`seal`]: what the process does once, before anything else.
 //! * [`epitaph`]: last words: fixed buffer, no allocation, one write.
 //! * [`serve`]: the blocking loop between link, scheduler and engine.
 #![deny(unsafe_code)]
 
 pub mod backend;
+pub mod cli;
 pub mod engine;
 pub mod epitaph;
+pub mod kv_cache;
+pub mod model;
 pub mod seal;
 pub mod serve;

@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use shared::fault::WorkerExit;
 use shared::protocol::LINK_FD;
 use strata_worker::backend::Cpu;
+use strata_worker::cli::{Bench, Perplexity, ToolError};
 use strata_worker::engine::{Engine, EngineOptions};
 use strata_worker::{epitaph, seal, serve};
 
@@ -28,12 +29,25 @@ enum Command {
         #[arg(long, default_value_t = LINK_FD)]
         link_fd: i32,
     },
+    /// Measure tokens per second.
+    Bench(Bench),
+    /// Measure how well a model predicts a text.
+    Perplexity(Perplexity),
 }
 
 fn main() -> ExitCode {
     epitaph::install();
     match Arguments::parse().command {
         Command::Serve { link_fd } => serve(link_fd),
+        Command::Bench(bench) => finish(bench.run()),
+        Command::Perplexity(perplexity) => finish(perplexity.run()),
+    }
+}
+
+fn finish(result: Result<(), ToolError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.report(),
     }
 }
 

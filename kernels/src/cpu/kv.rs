@@ -13,6 +13,7 @@
 //! This file alone knows that. Pages are filled by `kv_append` and read by `attention`. What lies
 //! beyond a sequence's last position is never read into a result.
 
+use std::collections::TryReserveError;
 use std::ops::Range;
 
 use thiserror::Error;
@@ -156,6 +157,19 @@ impl KvPage {
     pub fn new(heads: Heads) -> Self {
         let n = 2 * heads.page_elements() / LANES;
         Self { halves: vec![Halves([0; LANES]); n].into_boxed_slice() }
+    }
+
+    /// As [`new`](Self::new), but says so when there is no memory for it.
+    ///
+    /// # Errors
+    ///
+    /// The allocator's.
+    pub fn try_new(heads: Heads) -> Result<Self, TryReserveError> {
+        let n = 2 * heads.page_elements() / LANES;
+        let mut halves = Vec::new();
+        halves.try_reserve_exact(n)?;
+        halves.resize(n, Halves([0; LANES]));
+        Ok(Self { halves: halves.into_boxed_slice() })
     }
 
     /// Its f16 bits, in the layout of this module's head.

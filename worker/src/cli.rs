@@ -1,0 +1,58 @@
+//! Tools for people: what the engine does, without a supervisor.
+
+mod bench;
+mod perplexity;
+
+pub use bench::Bench;
+pub use perplexity::Perplexity;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use shared::fault::WorkerExit;
+
+use crate::engine::EngineError;
+
+/// Why a tool ended without a result.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct ToolError {
+    /// What the process exits with.
+    pub exit: WorkerExit,
+    /// What happened, where, and what can be done.
+    pub message: String,
+}
+
+impl ToolError {
+    /// Says what happened, on stderr.
+    #[must_use]
+    pub fn report(&self) -> ExitCode {
+        note(&format!("strata-worker: {self}"));
+        ExitCode::from(self.exit.code())
+    }
+
+    fn usage(message: impl Into<String>) -> Self {
+        Self { exit: WorkerExit::Usage, message: message.into() }
+    }
+}
+
+impl From<EngineError> for ToolError {
+    fn from(error: EngineError) -> Self {
+        Self { exit: error.exit(), message: error.to_string() }
+    }
+}
+
+/// The instruction set that `STRATA_ISA` asks for; none if it is not set.
+fn forced_instruction_set() -> Option<String> {
+    std::env::var("STRATA_ISA").ok().filter(|name| !name.is_empty())
+}
+
+/// Writes one line of result. A reader that has gone away is no error of ours.
+fn print_line(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Writes one line of what is going on.
+fn note(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

@@ -1,0 +1,253 @@
+//! A weight file, mapped: named tensors used in place from the file's own pages.
+//!
+//! Nothing is copied out of a matrix: the page cache holds the only copy there is, it outlives the
+//! process, and a recycled worker finds it warm. What is not checked here is that the file stays
+//! as long as it was: a mapped page beyond a later end is SIGBUS, an exit of its own
+//! (`WorkerExit::WeightsUnreadable`).
+#![expect(unsafe_code, reason = "mapping the file; its block says why it is sound")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kernels::format::BlockFormat;
+use kernels::tensor::WeightView;
+use memmap2::{Advice, Mmap, MmapOptions};
+use nix::errno::Errno;
+use shared::gguf::{Metadata, TensorInfo};
+
+use super::parts::{self, Part, cannot_open, invalid};
+use crate::engine::EngineError;
+
+/// Bytes brought into memory between two calls of the progress callback.
+const POPULATE_BYTES: usize = 16 << 20;
+
+/// All parts of a model, mapped, with one directory of their tensors.
+#[derive(Debug)]
+pub(crate) struct WeightFile {
+    /// Metadata of the first part.
+    pub(crate) metadata: Metadata,
+    parts: Vec<MappedPart>,
+    directory: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug)]
+struct MappedPart {
+    path: PathBuf,
+    map: Arc<Mmap>,
+    data_offset: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    part: usize,
+    info: TensorInfo,
+    is_taken: bool,
+}
+
+/// A weight matrix in the file's own pages.
+#[derive(Debug, Clone)]
+pub struct MappedMatrix {
+    map: Arc<Mmap>,
+    start: usize,
+    size: usize,
+    format: BlockFormat,
+    rows: usize,
+    cols: usize,
+}
+
+impl MappedMatrix {
+    /// The matrix for a kernel.
+    ///
+    /// *Shapes*: `(rows, cols)`, that is `(n_out, n_in)`.
+    #[must_use]
+    pub fn view(&self) -> WeightView<'_> {
+        let bytes = &self.map[self.start..self.start + self.size];
+        WeightView::new(self.format, self.rows, self.cols, bytes)
+            .expect("the same sizes were accepted when the tensor was loaded")
+    }
+
+    /// Number of rows, the outputs.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+}
+
+impl WeightFile {
+    /// Opens and maps the file and, if it is split, its other parts.
+    pub(crate) fn open(path: &Path) -> Result<Self, EngineError> {
+        let parts = parts::open_all(path)?;
+        let metadata = parts[0].header.metadata.clone();
+        let mut file = Self { metadata, parts: Vec::new(), directory: BTreeMap::new() };
+        for part in parts {
+            file.add(part)?;
+        }
+        Ok(file)
+    }
+
+    fn add(&mut self, part: Part) -> Result<(), EngineError> {
+        let index = self.parts.len();
+        let map = map(&part)?;
+        let data_offset = usize::try_from(part.header.data_offset)
+            .expect("the header was read, so it fits the address space");
+        for info in part.header.tensors {
+            let name = info.name.clone();
+            let entry = Entry { part: index, info, is_taken: false };
+            if self.directory.insert(name.clone(), entry).is_some() {
+                let what = format!("tensor `{name}` stands in an earlier part too");
+                return Err(invalid(&part.path, what));
+            }
+        }
+        self.parts.push(MappedPart { path: part.path, map: Arc::new(map), data_offset });
+        Ok(())
+    }
+
+    /// The first part's path, for messages about the model as a whole.
+    pub(crate) fn path(&self) -> &Path {
+        &self.parts[0].path
+    }
+
+    /// Bytes of all tensors.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        self.directory.values().map(|entry| entry.info.size).sum()
+    }
+
+    /// Elements of all tensors.
+    pub(crate) fn parameters(&self) -> u64 {
+        self.directory.values().map(|entry| entry.info.elements()).sum()
+    }
+
+    /// The sizes of a tensor, fastest first, if the file has it.
+    pub(crate) fn dims(&self, name: &str) -> Option<&[u64]> {
+        self.directory.get(name).map(|entry| entry.info.dims.as_slice())
+    }
+
+    /// The matrix of that name, which must be `(rows, cols)`.
+    pub(crate) fn matrix(
+        &mut self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<MappedMatrix, EngineError> {
+        let Some(entry) = self.directory.get_mut(name) else {
+            return Err(invalid(self.path(), format!("tensor `{name}` is missing")));
+        };
+        entry.is_taken = true;
+        let part = &self.parts[entry.part];
+        let info = &entry.info;
+        let is_as_said = info.dims.first() == Some(&(cols as u64))
+            && info.dims.get(1).copied().unwrap_or(1) == rows as u64
+            && info.dims.iter().skip(2).all(|&dim| dim == 1);
+        if !is_as_said {
+            let what = format!(
+                "tensor `{name}` has the shape {:?}, but the model's sizes ask for [{cols}, {rows}]",
+                info.dims
+            );
+            return Err(invalid(&part.path, what));
+        }
+        let Some(format) = BlockFormat::from_ggml_type(info.tensor_type.id()) else {
+            return Err(invalid(&part.path, unsupported(name, info.tensor_type.name())));
+        };
+        let out_of_range = || invalid(&part.path, format!("tensor `{name}` is out of range"));
+        let start = usize::try_from(info.offset).ok();
+        let start = start.and_then(|offset| part.data_offset.checked_add(offset));
+        let start = start.ok_or_else(out_of_range)?;
+        let size = usize::try_from(info.size).map_err(|_| out_of_range())?;
+        let end = start.checked_add(size).ok_or_else(out_of_range)?;
+        let bytes = part.map.get(start..end).ok_or_else(out_of_range)?;
+        WeightView::new(format, rows, cols, bytes)
+            .map_err(|error| invalid(&part.path, format!("tensor `{name}`: {error}")))?;
+        Ok(MappedMatrix { map: Arc::clone(&part.map), start, size, format, rows, cols })
+    }
+
+    /// Refuses a file with tensors that nothing asked for: a model with a part that this build
+    /// does not compute would answer wrongly.
+    pub(crate) fn check_all_taken(&self, arch: &str) -> Result<(), EngineError> {
+        match self.directory.iter().find(|(_, entry)| !entry.is_taken) {
+            None => Ok(()),
+            Some((name, entry)) => Err(invalid(
+                &self.parts[entry.part].path,
+                format!("tensor `{name}` belongs to no `{arch}` model this build can compute"),
+            )),
+        }
+    }
+
+    /// Marks a tensor as known and not needed.
+    pub(crate) fn ignore(&mut self, name: &str) {
+        if let Some(entry) = self.directory.get_mut(name) {
+            entry.is_taken = true;
+        }
+    }
+
+    /// Brings all tensor bytes into memory, so that the first tokens do not wait for the disk.
+    ///
+    /// `progress` is told the bytes that are in, and the bytes in all.
+    pub(crate) fn populate(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), EngineError> {
+        let length = |part: &MappedPart| part.map.len().saturating_sub(part.data_offset);
+        let total = self.parts.iter().map(|part| length(part) as u64).sum();
+        let mut done = 0;
+        progress(0, total);
+        for part in &self.parts {
+            let end = part.map.len();
+            let mut start = part.data_offset;
+            while start < end {
+                let count = POPULATE_BYTES.min(end - start);
+                populate_range(part, start, count)?;
+                start += count;
+                done += count as u64;
+                progress(done, total);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unsupported(name: &str, found: &str) -> String {
+    let known: Vec<_> = BlockFormat::ALL.iter().map(|format| format.name()).collect();
+    format!(
+        "tensor `{name}` is stored as {found}, which this build cannot compute with (it can with \
+         {})",
+        known.join(", ")
+    )
+}
+
+fn map(part: &Part) -> Result<Mmap, EngineError> {
+    let length = usize::try_from(part.file_len)
+        .map_err(|_| cannot_open(&part.path, "is larger than the address space"))?;
+    // SAFETY: the mapping is read-only and shared, so this process never writes through it. That
+    // nobody else changes the file while it is mapped is the operator's to uphold, and the READMEs
+    // say so: a shorter file ends the process by SIGBUS, which has an exit of its own. Other bytes
+    // are other weights, never unsound: every bit pattern is a valid `u8`, and kernels read
+    // weights as bytes and index nothing by them.
+    let map = unsafe { MmapOptions::new().len(length).map(&part.file) };
+    map.map_err(|error| cannot_open(&part.path, format!("cannot be mapped: {error}")))
+}
+
+/// Bytes in from `start` on; touches them one by one where Linux is too old to be asked.
+fn populate_range(part: &MappedPart, start: usize, count: usize) -> Result<(), EngineError> {
+    match part.map.advise_range(Advice::PopulateRead, start, count) {
+        Ok(()) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => {
+            // A failure here costs speed only.
+            let _ = part.map.advise_range(Advice::WillNeed, start, count);
+            for at in (start..start + count).step_by(4096) {
+                std::hint::black_box(part.map[at]);
+            }
+            Ok(())
+        }
+        Err(error) if error.raw_os_error() == Some(Errno::ENOMEM as i32) => {
+            Err(EngineError::OutOfMemory {
+                what: "the pages of the weight file".to_owned(),
+                bytes: count as u64,
+            })
+        }
+        Err(error) => Err(cannot_open(
+            &part.path,
+            format!(
+                "{count} bytes from {start} on cannot be read (the file became shorter, or its \
+                 disk fails): {error}"
+            ),
+        )),
+    }
+}
