@@ -1,0 +1,201 @@
+//! Floating-point weights with `f32` activations.
+//!
+//! The arithmetic of one output, the same for every format, level and number of rows: sixteen partial
+//! sums, partial sum `l` taking columns `l, l + 16, …` in order by fused multiply-add, the row being
+//! continued with zeros to a multiple of sixteen; then the tree of [`Simd::sum`].
+
+use std::marker::PhantomData;
+
+use super::super::activations::Activations;
+use super::super::pool::Pool;
+use super::super::shared_mut::SharedMut;
+use super::super::simd::{Kernel, Simd, dispatch};
+use crate::isa::Isa;
+use crate::tensor::WeightView;
+
+/// Weight rows of a task: with a block of activation rows they stay in the second-level cache.
+const BLOCK_ROWS: usize = 32;
+
+/// Activation rows that are computed before the weights of a task are read again.
+const BLOCK_TOKENS: usize = 16;
+
+/// A floating-point format.
+pub(super) trait FloatFormat: Copy + Default + Send + Sync {
+    /// Bytes of an element.
+    const BYTES: usize;
+    /// Sixteen elements.
+    ///
+    /// # Safety
+    /// They can be read.
+    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::Float;
+}
+
+/// IEEE single precision.
+#[derive(Clone, Copy, Default)]
+pub(super) struct F32;
+
+impl FloatFormat for F32 {
+    const BYTES: usize = 4;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::Float {
+        // SAFETY: by the caller; `load_f` needs no alignment.
+        unsafe { simd.load_f(from.cast()) }
+    }
+}
+
+/// IEEE half precision.
+#[derive(Clone, Copy, Default)]
+pub(super) struct F16;
+
+impl FloatFormat for F16 {
+    const BYTES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::Float {
+        // SAFETY: by the caller.
+        unsafe { simd.load_f16(from) }
+    }
+}
+
+/// The upper half of an `f32`.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Bf16;
+
+impl FloatFormat for Bf16 {
+    const BYTES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::Float {
+        // SAFETY: by the caller.
+        unsafe { simd.load_bf16(from) }
+    }
+}
+
+/// The product for weights of format `F`.
+pub(super) fn run<F: FloatFormat>(
+    pool: &Pool,
+    isa: Isa,
+    w: &WeightView<'_>,
+    x: &Activations,
+    y: &mut [f32],
+) {
+    let (n_rows, n_tokens) = (w.rows(), x.n_tokens());
+    let y = SharedMut::new(y);
+    super::split(pool, n_rows.div_ceil(BLOCK_ROWS), &|first, count| {
+        for block in first..first + count {
+            let rows = block * BLOCK_ROWS..((block + 1) * BLOCK_ROWS).min(n_rows);
+            let mut token = 0;
+            while token < n_tokens {
+                let tokens = token..(token + BLOCK_TOKENS).min(n_tokens);
+                token = tokens.end;
+                let rows = rows.clone();
+                dispatch(isa, Block::<F> { w, x: x.rows(), y, rows, tokens, format: PhantomData });
+            }
+        }
+    });
+}
+
+/// Some weight rows with some activation rows.
+struct Block<'a, F> {
+    w: &'a WeightView<'a>,
+    x: &'a [f32],
+    y: SharedMut<'a, f32>,
+    rows: std::ops::Range<usize>,
+    tokens: std::ops::Range<usize>,
+    format: PhantomData<F>,
+}
+
+impl<F: FloatFormat> Kernel for Block<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        if S::TILE < 8 {
+            self.tiles::<S, 4, 2, 1>(simd);
+        } else {
+            self.tiles::<S, 8, 4, 4>(simd);
+        }
+    }
+}
+
+impl<F: FloatFormat> Block<'_, F> {
+    /// Tiles of `R × T`, then `R1 × 1` for the tokens left, then `1 × 1` for the rows left.
+    #[inline(always)]
+    fn tiles<S: Simd, const R1: usize, const R: usize, const T: usize>(&self, simd: S) {
+        let mut token = self.tokens.start;
+        while token < self.tokens.end {
+            let is_full = token + T <= self.tokens.end;
+            let (n_tokens, height) = if is_full { (T, R) } else { (1, R1) };
+            let mut row = self.rows.start;
+            while row < self.rows.end {
+                if row + height > self.rows.end {
+                    (0..n_tokens).for_each(|t| self.tile::<S, 1, 1>(simd, row, token + t));
+                    row += 1;
+                    continue;
+                }
+                if is_full {
+                    self.tile::<S, R, T>(simd, row, token);
+                } else {
+                    self.tile::<S, R1, 1>(simd, row, token);
+                }
+                row += height;
+            }
+            token += n_tokens;
+        }
+    }
+
+    /// `R` weight rows from `row` with `T` activation rows from `token`.
+    #[inline(always)]
+    fn tile<S: Simd, const R: usize, const T: usize>(&self, simd: S, row: usize, token: usize) {
+        let n = self.w.cols();
+        let w: [&[u8]; R] = std::array::from_fn(|r| self.w.row(row + r));
+        let x: [&[f32]; T] = std::array::from_fn(|t| &self.x[(token + t) * n..][..n]);
+        let mut acc = [[simd.splat_f(0.0); T]; R];
+        let whole = n / 16 * 16;
+        for at in (0..whole).step_by(16) {
+            // SAFETY: sixteen more elements of each row are there.
+            let x = x.map(|x| unsafe { simd.load_f(x.as_ptr().add(at)) });
+            // SAFETY: as above.
+            let w = w.map(|w| unsafe { F::load(simd, w.as_ptr().add(at * F::BYTES)) });
+            multiply(simd, w, x, &mut acc);
+        }
+        if whole < n {
+            let x = x.map(|x| {
+                let mut last = [0.0; 16];
+                last[..n - whole].copy_from_slice(&x[whole..]);
+                // SAFETY: sixteen floats.
+                unsafe { simd.load_f(last.as_ptr()) }
+            });
+            let w = w.map(|w| {
+                let mut last = [0; 64];
+                last[..(n - whole) * F::BYTES].copy_from_slice(&w[whole * F::BYTES..]);
+                // SAFETY: sixteen elements of at most four bytes.
+                unsafe { F::load(simd, last.as_ptr()) }
+            });
+            multiply(simd, w, x, &mut acc);
+        }
+        for t in 0..T {
+            // SAFETY: rows of this block, which no other task has.
+            let to = unsafe { self.y.part((token + t) * self.w.rows() + row, R) };
+            for (to, acc) in to.iter_mut().zip(&acc) {
+                *to = simd.sum(acc[t]);
+            }
+        }
+    }
+}
+
+/// Adds the products of sixteen columns.
+#[inline(always)]
+fn multiply<S: Simd, const R: usize, const T: usize>(
+    simd: S,
+    w: [S::Float; R],
+    x: [S::Float; T],
+    acc: &mut [[S::Float; T]; R],
+) {
+    for (acc, w) in acc.iter_mut().zip(w) {
+        for (acc, x) in acc.iter_mut().zip(x) {
+            *acc = simd.fma(w, x, *acc);
+        }
+    }
+}
