@@ -24,7 +24,7 @@ use shared::ids::{Position, TokenId};
 use shared::limits::SLOTS_MAX;
 use shared::protocol::{FromWorker, PROTOCOL_VERSION, Ready, Start, ToWorker};
 
-use crate::engine::sampler::{self, Sampler};
+use crate::engine::sampler::Sampler;
 use crate::engine::{EngineError, LogitsWanted, Part, SlotIndex};
 use crate::epitaph;
 use compute::Compute;
@@ -98,8 +98,8 @@ fn serve<C: Compute>(
         prefill_chunk: start.prefill_chunk,
     };
     pulse.link.queue(FromWorker::Ready(Box::new(ready)));
-    let scheduler = Scheduler::new(limits);
-    Server { engine, pulse, scheduler, sampler: Sampler::default(), limits }.turn()
+    let sampler = Sampler::new(&engine.info().instruction_set);
+    Server { engine, pulse, scheduler: Scheduler::new(limits), sampler }.turn()
 }
 
 fn await_start(link: &mut Link) -> Result<Start, Fate> {
@@ -167,7 +167,6 @@ struct Server<C> {
     pulse: Pulse,
     scheduler: Scheduler,
     sampler: Sampler,
-    limits: Limits,
 }
 
 impl<C: Compute> Server<C> {
@@ -188,10 +187,7 @@ impl<C: Compute> Server<C> {
 
     fn obey(&mut self, message: ToWorker) -> Result<(), Fate> {
         let outcome = match message {
-            ToWorker::Submit(submit) => {
-                let vocab_size = self.limits.vocab_size;
-                self.scheduler.submit(*submit, |sampling| sampler::check(sampling, vocab_size))
-            }
+            ToWorker::Submit(submit) => self.scheduler.submit(*submit),
             ToWorker::Ack { session, position } => {
                 self.scheduler
                     .acknowledge(session, position)
@@ -216,12 +212,19 @@ impl<C: Compute> Server<C> {
         let Self { engine, pulse, scheduler, sampler, .. } = self;
         let parts = scheduler.parts(plan);
         let mut drawn = Vec::new();
+        let mut bad = None;
         pulse.begin_pass();
         let result = engine.forward(&parts, &mut || pulse.beat_within(plan), &mut |row| {
             let session = scheduler.session(plan[row.part].session);
-            drawn.push(sampler.draw(&session.draw(), row.values));
+            match sampler.draw(&session.draw(), row.values) {
+                Ok(sampled) => drawn.push(sampled),
+                Err(logit) => bad = Some((row.part, row.position, logit.index)),
+            }
         });
         pulse.take_fate()?;
+        if let Some((part, position, index)) = bad {
+            return Err(self.report_non_finite(&plan[part], position, index));
+        }
         match result {
             Ok(ControlFlow::Continue(())) => {
                 let outcome = self.scheduler.complete(plan, drawn);

@@ -143,10 +143,10 @@ impl Pulse {
                 end_of_life(&fault.into());
             }
         }
-        if self.beat().is_break() {
-            if let Some(fate) = self.fate.take() {
-                end_of_life(&fate);
-            }
+        if self.beat().is_break()
+            && let Some(fate) = self.fate.take()
+        {
+            end_of_life(&fate);
         }
     }
 }

@@ -25,9 +25,9 @@
 
 use shared::ids::{Position, SessionId, TokenId};
 use shared::limits::{END_TOKENS_MAX, RUN_AHEAD_MAX};
-use shared::protocol::{EndReason, FromWorker, Sampled, Sampling, Submit};
+use shared::protocol::{EndReason, FromWorker, Sampled, Submit};
 
-use crate::engine::sampler::Draw;
+use crate::engine::sampler::{Draw, Settings};
 use crate::engine::{LogitsWanted, Part, SlotIndex};
 
 /// Most prefill tokens in a pass that also decodes: large enough to keep the weights' cost per
@@ -62,14 +62,14 @@ pub struct Session {
     logged: usize,
     length_max: usize,
     end_tokens: Vec<TokenId>,
-    sampling: Sampling,
+    settings: Settings,
 }
 
 impl Session {
     /// What the sampler needs to know to draw this session's next token.
     #[must_use]
     pub fn draw(&self) -> Draw<'_> {
-        Draw { sampling: &self.sampling, tokens: &self.tokens, prompt_len: self.prompt_len }
+        Draw { settings: &self.settings, tokens: &self.tokens, prompt_len: self.prompt_len }
     }
 
     fn is_prefilling(&self) -> bool {
@@ -141,38 +141,35 @@ impl Scheduler {
     }
 
     /// Takes a session in, or ends it at once if it cannot be computed or has nothing left to
-    /// compute. `check_sampling` judges the numbers that only the sampler understands.
-    pub fn submit(
-        &mut self,
-        submit: Submit,
-        check_sampling: impl FnOnce(&Sampling) -> Result<(), String>,
-    ) -> Outcome {
-        let verdict = self.check(&submit).and_then(|slot| {
-            check_sampling(&submit.sampling)?;
-            Ok(slot)
-        });
-        let session = Session {
-            id: submit.session,
-            slot: *verdict.as_ref().unwrap_or(&SlotIndex(0)),
-            prompt_len: submit.prompt_len as usize,
-            computed: 0,
-            logged: submit.tokens.len(),
-            length_max: submit.length_max.index(),
-            tokens: submit.tokens,
-            end_tokens: submit.end_tokens,
-            sampling: submit.sampling,
-        };
-        let reason = match verdict {
-            Err(why) => Some(EndReason::Refused(why)),
-            Ok(_) => session.end_reason(),
-        };
-        match reason {
-            Some(reason) => Outcome { messages: vec![session.ended(reason)], freed: Vec::new() },
-            None => {
-                self.sessions.push(session);
-                Outcome::default()
+    /// compute.
+    pub fn submit(&mut self, submit: Submit) -> Outcome {
+        let settings = Settings::new(&submit.sampling, self.limits.vocab_size);
+        let message = match self.check(&submit).and_then(|slot| Ok((slot, settings?))) {
+            Err(why) => FromWorker::Ended {
+                session: submit.session,
+                length: Position(0).plus(submit.tokens.len()),
+                reason: EndReason::Refused(why),
+            },
+            Ok((slot, settings)) => {
+                let session = Session {
+                    id: submit.session,
+                    slot,
+                    prompt_len: submit.prompt_len as usize,
+                    computed: 0,
+                    logged: submit.tokens.len(),
+                    length_max: submit.length_max.index(),
+                    tokens: submit.tokens,
+                    end_tokens: submit.end_tokens,
+                    settings,
+                };
+                let Some(reason) = session.end_reason() else {
+                    self.sessions.push(session);
+                    return Outcome::default();
+                };
+                session.ended(reason)
             }
-        }
+        };
+        Outcome { messages: vec![message], freed: Vec::new() }
     }
 
     /// The slot for a submission, or why there is none.

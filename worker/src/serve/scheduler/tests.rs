@@ -20,7 +20,7 @@ fn submission(session: u64, n_tokens: u32) -> Submit {
 }
 
 fn submit(scheduler: &mut Scheduler, submit: Submit) -> Outcome {
-    scheduler.submit(submit, |_| Ok(()))
+    scheduler.submit(submit)
 }
 
 fn scheduler(submissions: &[Submit]) -> Scheduler {
@@ -200,8 +200,9 @@ fn what_cannot_be_computed_is_refused_with_a_reason() {
         let outcome = submit(&mut scheduler, submission);
         assert!(refusal(&outcome).contains(expected), "{outcome:?}");
     }
-    let outcome = scheduler.submit(base(), |_| Err("temperature is NaN".into()));
-    assert_eq!(refusal(&outcome), "temperature is NaN");
+    let cold = Sampling { temperature: -1.0, ..Sampling::default() };
+    let outcome = submit(&mut scheduler, Submit { sampling: cold, ..base() });
+    assert!(refusal(&outcome).contains("temperature is -1"), "{outcome:?}");
 
     submit(&mut scheduler, submission(2, 10));
     submit(&mut scheduler, submission(3, 10));
