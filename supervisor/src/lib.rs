@@ -2,12 +2,20 @@
 //!
 //! # Layout
 //!
+//! * [`api`]: the HTTP API, on the network and on the control socket.
+//! * [`ctl`]: the operator's tool, `strata-ctl`.
+//! * [`exit`]: process exit codes.
+//! * [`settings`]: the configuration and where each value came from.
 //! * [`event_loop`]: the one task that owns all state, and the handle to it.
 //! * [`session`]: the life of one token sequence; its token log.
 //! * [`status`]: the one status object.
 
+pub mod api;
+pub mod ctl;
 pub mod event_loop;
+pub mod exit;
 pub mod model_file;
 pub mod session;
+pub mod settings;
 pub mod status;
 pub mod text;
