@@ -42,8 +42,8 @@ fn shape(pool: &Pool, isa: Isa, format: BlockFormat, n_in: usize, n_out: usize) 
     // K formats need whole blocks of 256.
     let n_in = n_in.next_multiple_of(format.block_len());
     let n_bytes = format.row_bytes(n_in).expect("whole blocks") * n_out;
-    // Zero bytes take as long as others.
-    let bytes = vec![0u8; n_bytes * (COLD_BYTES / n_bytes).max(1)];
+    // Not zeros: untouched memory would all be one page.
+    let bytes = vec![0x11u8; n_bytes * (COLD_BYTES / n_bytes).max(1)];
     let mut times = Vec::new();
     for (n_tokens, n_runs) in [(1, 400), (4, 100), (512, 5)] {
         let x: Vec<f32> = (0..n_tokens * n_in).map(|i| (i % 17) as f32 - 8.0).collect();
