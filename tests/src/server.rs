@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -163,22 +163,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// `Err(code)` if the supervisor ended or did not answer in time.
+    /// `Err(code)` if the supervisor ended.
     fn wait_for_api(&mut self) -> Result<(), Option<i32>> {
-        let until = Instant::now() + START_MAX;
-        while Instant::now() < until {
+        wait_for("the API to answer", START_MAX, || {
             if let Ok(Some(status)) = self.child.try_wait() {
                 self.status = Some(status);
-                return Err(status.code());
+                return Some(Err(status.code()));
             }
             let answer = self.client().request("GET", "/livez", &[], &[]);
-            if answer.is_ok_and(|answer| answer.status() == 200) {
-                return Ok(());
-            }
-            // A refused connection returns at once.
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Err(None)
+            answer.is_ok_and(|answer| answer.status() == 200).then_some(Ok(()))
+        })
     }
 
     /// Waits until the worker serves.
@@ -188,11 +182,9 @@ impl Server {
     /// If it does not within a minute; shows the log.
     #[track_caller]
     pub fn wait_ready(&self) {
-        let until = Instant::now() + START_MAX;
-        while self.client().get("/readyz").status() != 200 {
-            assert!(Instant::now() < until, "the worker never served:\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_until("the worker to serve", START_MAX, || {
+            self.client().get("/readyz").status() == 200
+        });
     }
 
     /// A client for its API.
