@@ -5,17 +5,25 @@
 //! * [`api`]: the HTTP API, on the network and on the control socket.
 //! * [`ctl`]: the operator's tool, `strata-ctl`.
 //! * [`exit`]: process exit codes.
+//! * [`journal`]: tracing to stderr.
+//! * [`model_file`]: what the supervisor reads of the weight file.
+//! * [`replay`]: which sessions go to the worker next.
 //! * [`settings`]: the configuration and where each value came from.
 //! * [`event_loop`]: the one task that owns all state, and the handle to it.
 //! * [`session`]: the life of one token sequence; its token log.
 //! * [`status`]: the one status object.
+//! * [`text`]: text to token ids and back.
+//! * [`worker`]: the life of the worker process; its link; the crash budget.
 
 pub mod api;
 pub mod ctl;
 pub mod event_loop;
 pub mod exit;
+pub mod journal;
 pub mod model_file;
+pub mod replay;
 pub mod session;
 pub mod settings;
 pub mod status;
 pub mod text;
+pub mod worker;

@@ -1,8 +1,11 @@
 //! The one status object, as `GET /status` and `strata-ctl status --json` show it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 /// What the service is doing, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,4 +151,60 @@ pub struct LastFailure {
     pub reason: String,
     /// The exit, the epitaph or the fault, in words.
     pub detail: String,
+}
+
+/// Where the event loop publishes the status and everybody else reads it, without waiting.
+#[derive(Debug)]
+pub struct StatusCell {
+    published: Mutex<Published>,
+    /// Counted per token, so not worth a publication each.
+    generated: AtomicU64,
+    born: Instant,
+}
+
+#[derive(Debug)]
+struct Published {
+    status: Arc<Status>,
+    worker_since: Option<Instant>,
+}
+
+impl StatusCell {
+    /// A cell that shows `status` until the first publication.
+    #[must_use]
+    pub fn new(status: Status) -> Self {
+        let published = Published { status: Arc::new(status), worker_since: None };
+        Self {
+            published: Mutex::new(published),
+            generated: AtomicU64::new(0),
+            born: Instant::now(),
+        }
+    }
+
+    /// Shows `status` from now on. `worker_since` is when the worker's process began.
+    pub fn publish(&self, status: Status, worker_since: Option<Instant>) {
+        *self.lock() = Published { status: Arc::new(status), worker_since };
+    }
+
+    /// Counts emitted tokens.
+    pub fn count_generated(&self, tokens: u64) {
+        self.generated.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// The status now: what was published, with the times and the token count of this moment.
+    #[must_use]
+    pub fn read(&self) -> Arc<Status> {
+        let (mut status, worker_since) = {
+            let published = self.lock();
+            (Arc::clone(&published.status), published.worker_since)
+        };
+        let now = Arc::make_mut(&mut status);
+        now.uptime_s = self.born.elapsed().as_secs_f64();
+        now.worker.uptime_s = worker_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+        now.tokens.generated_total = self.generated.load(Ordering::Relaxed);
+        status
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Published> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

@@ -1,0 +1,155 @@
+//! Why a worker life ended, in the words of the status, the journal and the API. Pure.
+
+use std::fmt;
+
+use shared::fault::WorkerExit;
+
+/// How a process ended, as the operating system tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Exit {
+    /// With an exit code of the table.
+    Known(WorkerExit),
+    /// With a code that is not in the table.
+    Unknown(i32),
+    /// By a signal, e.g. `SIGKILL`.
+    Signal(String),
+    /// Nobody could say: its status was lost.
+    Lost,
+}
+
+/// Why a worker life ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// By itself, or by somebody else's hand.
+    Exited {
+        /// How.
+        exit: Exit,
+        /// Its last words; may be empty.
+        epitaph: String,
+    },
+    /// It made no progress within the deadline.
+    Hang,
+    /// It read no further byte of the weights within the deadline.
+    LoadTimeout,
+    /// It broke the protocol; says how.
+    Protocol(String),
+    /// It closed the link and stayed.
+    LinkClosed,
+    /// It found a non-finite value, said so, and left.
+    NonFinite,
+    /// It was ordered away.
+    Operator,
+    /// It could not be started; says why.
+    Spawn(String),
+}
+
+impl Reason {
+    /// A breach of the protocol.
+    #[must_use]
+    pub fn protocol(what: impl Into<String>) -> Self {
+        Self::Protocol(what.into())
+    }
+
+    /// The name it is counted under.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Exited { exit, .. } => match exit {
+                Exit::Known(WorkerExit::NonFinite) => "nonfinite".to_owned(),
+                Exit::Known(WorkerExit::Protocol) => "protocol".to_owned(),
+                Exit::Known(exit) => exit_name(*exit).to_owned(),
+                Exit::Unknown(code) => format!("exit_{code}"),
+                Exit::Signal(name) => name.to_lowercase(),
+                Exit::Lost => "unknown".to_owned(),
+            },
+            Self::Hang => "hang".to_owned(),
+            Self::LoadTimeout => "load_timeout".to_owned(),
+            Self::Protocol(_) => "protocol".to_owned(),
+            Self::LinkClosed => "link_closed".to_owned(),
+            Self::NonFinite => "nonfinite".to_owned(),
+            Self::Operator => "operator".to_owned(),
+            Self::Spawn(_) => "spawn".to_owned(),
+        }
+    }
+
+    /// The kind of a request's failure that it causes.
+    #[must_use]
+    pub fn failure_kind(&self) -> &'static str {
+        match self {
+            Self::Hang => "hang",
+            Self::NonFinite => "nonfinite",
+            Self::Exited { exit: Exit::Known(WorkerExit::NonFinite), .. } => "nonfinite",
+            Self::LoadTimeout | Self::Spawn(_) => "load",
+            Self::Exited { .. } | Self::Protocol(_) | Self::LinkClosed | Self::Operator => "crash",
+        }
+    }
+
+    /// Whether a start that ended so would end so again.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        matches!(
+            self,
+            Self::Exited {
+                exit: Exit::Known(WorkerExit::Model | WorkerExit::Usage | WorkerExit::Protocol),
+                ..
+            }
+        )
+    }
+
+    /// Whether a session that was being computed may be the cause.
+    #[must_use]
+    pub fn may_be_the_sessions_fault(&self) -> bool {
+        match self {
+            Self::Exited { .. } | Self::Hang | Self::NonFinite | Self::LinkClosed => true,
+            Self::Protocol(_) => true,
+            Self::LoadTimeout | Self::Operator | Self::Spawn(_) => false,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited { exit, epitaph } => {
+                match exit {
+                    Exit::Known(exit) => {
+                        write!(f, "it exited with code {} ({})", exit.code(), exit_name(*exit))?;
+                    }
+                    Exit::Unknown(code) => write!(f, "it exited with code {code}")?,
+                    Exit::Signal(name) => write!(f, "it died by {name}")?,
+                    Exit::Lost => f.write_str("it ended, nobody knows how")?,
+                }
+                if !epitaph.is_empty() {
+                    write!(f, ": {epitaph}")?;
+                }
+                Ok(())
+            }
+            Self::Hang => f.write_str("it made no progress within `progress_deadline_s`"),
+            Self::LoadTimeout => {
+                f.write_str("it read no further byte of the model within `load_deadline_s`")
+            }
+            Self::Protocol(what) => write!(f, "it broke the protocol: {what}"),
+            Self::LinkClosed => f.write_str("it closed its link without leaving"),
+            Self::NonFinite => f.write_str("it met a value that is not finite"),
+            Self::Operator => f.write_str("it was ordered away"),
+            Self::Spawn(error) => write!(f, "it could not be started: {error}"),
+        }
+    }
+}
+
+/// The name of an exit code, as the README's table has it.
+#[must_use]
+pub fn exit_name(exit: WorkerExit) -> &'static str {
+    match exit {
+        WorkerExit::Clean => "clean",
+        WorkerExit::Usage => "usage",
+        WorkerExit::Protocol => "protocol",
+        WorkerExit::Model => "model",
+        WorkerExit::OutOfMemory => "out_of_memory",
+        WorkerExit::NonFinite => "nonfinite",
+        WorkerExit::SupervisorGone => "supervisor_gone",
+        WorkerExit::Panic => "panic",
+        WorkerExit::Backend => "backend",
+        WorkerExit::WeightsUnreadable => "weights_unreadable",
+    }
+}
