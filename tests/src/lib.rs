@@ -12,9 +12,11 @@
 //! * [`process`]: other processes as `/proc` shows them; folders that go away.
 //! * [`programs`]: where the programs under test are.
 //! * [`python`]: Python with pip, in a folder of our own.
+//! * [`build`]: building the programs, for `cargo demo` and `cargo verify`.
 //! * [`wait`]: waiting for a condition.
 #![forbid(unsafe_code)]
 
+pub mod build;
 pub mod fake;
 pub mod http;
 pub mod model;

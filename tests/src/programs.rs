@@ -14,7 +14,16 @@ pub const FOLDER_VARIABLE: &str = "STRATA_PROGRAMS";
 ///
 /// If the program was not built.
 pub fn find(name: &str) -> Result<PathBuf, String> {
-    let path = folder().join(name);
+    find_in(&folder(), name)
+}
+
+/// The path of a program in a folder.
+///
+/// # Errors
+///
+/// If it is not there.
+pub fn find_in(folder: &Path, name: &str) -> Result<PathBuf, String> {
+    let path = folder.join(name);
     if path.is_file() {
         return Ok(path);
     }

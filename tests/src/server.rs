@@ -35,6 +35,7 @@ pub struct Setup {
     model: Option<PathBuf>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
+    programs: PathBuf,
 }
 
 impl Setup {
@@ -52,7 +53,21 @@ impl Setup {
 
     fn new(worker: &'static str, script: &str, model: Option<PathBuf>) -> Self {
         let arguments = ["--threads", "2", "--restart-delay-s", "0.05"].map(str::to_owned).to_vec();
-        Self { worker, script: script.to_owned(), model, arguments, environment: Vec::new() }
+        Self {
+            worker,
+            script: script.to_owned(),
+            model,
+            arguments,
+            environment: Vec::new(),
+            programs: programs::folder(),
+        }
+    }
+
+    /// Takes the programs from another folder.
+    #[must_use]
+    pub fn programs(mut self, folder: &Path) -> Self {
+        self.programs = folder.to_owned();
+        self
     }
 
     /// Adds a flag with its value; a later one wins over the harness's own.
@@ -126,7 +141,7 @@ impl Setup {
         let address = free_address();
         let log = File::create(dir.path().join("log")).map_err(|error| error.to_string())?;
         let output = File::create(dir.path().join("output")).map_err(|error| error.to_string())?;
-        let mut command = Command::new(programs::find("strata-supervisor")?);
+        let mut command = Command::new(programs::find_in(&self.programs, "strata-supervisor")?);
         command
             .arg("--model")
             .arg(model)
@@ -134,7 +149,7 @@ impl Setup {
             .arg("--state-dir")
             .arg(dir.path().join("state"))
             .arg("--worker-program")
-            .arg(programs::find(self.worker)?)
+            .arg(programs::find_in(&self.programs, self.worker)?)
             .args(&self.arguments)
             .env(SCRIPT_VARIABLE, &self.script)
             .env("NO_COLOR", "1")
@@ -143,7 +158,14 @@ impl Setup {
             .stdout(output)
             .stderr(log);
         let child = command.spawn().map_err(|error| format!("strata-supervisor: {error}"))?;
-        Ok(Server { child, dir, address, status: None, allowed: Vec::new() })
+        Ok(Server {
+            child,
+            dir,
+            address,
+            programs: self.programs.clone(),
+            status: None,
+            allowed: Vec::new(),
+        })
     }
 }
 
@@ -158,6 +180,7 @@ pub struct Server {
     child: Child,
     dir: TempDir,
     address: SocketAddr,
+    programs: PathBuf,
     status: Option<ExitStatus>,
     allowed: Vec<String>,
 }
@@ -295,7 +318,8 @@ impl Server {
     /// If it was not built.
     #[must_use]
     pub fn ctl(&self, arguments: &[&str]) -> std::process::Output {
-        let program = programs::find("strata-ctl").unwrap_or_else(|why| panic!("{why}"));
+        let program = programs::find_in(&self.programs, "strata-ctl");
+        let program = program.unwrap_or_else(|why| panic!("{why}"));
         Command::new(program)
             .arg("--state-dir")
             .arg(self.dir.path().join("state"))

@@ -135,7 +135,7 @@ fn tokens(source: &Source) -> Vec<Token> {
 fn may_stand(path: &str, places: &[&str]) -> bool {
     let fits =
         |place: &&str| if place.ends_with('/') { path.starts_with(*place) } else { path == *place };
-    places.iter().any(|place| fits(place))
+    places.iter().any(fits)
 }
 
 /// Words out of their places.
