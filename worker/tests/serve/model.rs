@@ -1,6 +1,7 @@
 //! What a life with a real model does.
 
 use std::collections::HashMap;
+use std::io::Write;
 
 use shared::fault::WorkerExit;
 use shared::ids::{Position, SessionId, TokenId};
@@ -13,7 +14,9 @@ use crate::peer::{Peer, code_or_signal, start, submission, submit};
 fn model(test: &str) -> Option<String> {
     let model = std::env::var("STRATA_TEST_MODEL").ok();
     if model.is_none() {
-        eprintln!("SKIPPED {test}: set STRATA_TEST_MODEL to a GGUF file");
+        // Not `eprintln`, which the test runner keeps to itself when a test passes.
+        let word = format!("SKIPPED {test}: set STRATA_TEST_MODEL to a GGUF file\n");
+        std::io::stderr().write_all(word.as_bytes()).unwrap();
     }
     model
 }
@@ -153,9 +156,13 @@ fn an_orphan_stops_computing_at_once() {
 fn a_prefill_is_cancelled_before_its_first_token() {
     let Some(model) = model("a_prefill_is_cancelled_before_its_first_token") else { return };
     let mut peer = Peer::ready(&model);
-    peer.send(submit(&submission(1, 1, 900, 100)));
+    let before = submission(1, 2, 200, 8);
+    peer.send(submit(&before));
+    let expected = peer.collect(&before);
+
+    peer.send(submit(&submission(2, 1, 900, 100)));
     assert!(matches!(peer.receive(), FromWorker::Progress { .. }));
-    peer.send(ToWorker::End { session: SessionId(1), keep: Position(900) });
+    peer.send(ToWorker::End { session: SessionId(2), keep: Position(900) });
     loop {
         match peer.receive() {
             FromWorker::Progress { .. } => {}
@@ -163,4 +170,8 @@ fn a_prefill_is_cancelled_before_its_first_token() {
             other => panic!("{other:?}"),
         }
     }
+
+    let after = Submit { session: SessionId(3), ..before };
+    peer.send(submit(&after));
+    assert_eq!(peer.collect(&after), expected, "an aborted pass leaves nothing behind");
 }
