@@ -130,3 +130,49 @@ fn parse_growing(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{ModelFileError, ReadError, open, parse_growing};
+    use shared::gguf::GgufError;
+
+    fn header(key: &str, value: u32) -> Vec<u8> {
+        let mut bytes = b"GGUF\x03\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0".to_vec();
+        bytes.extend((key.len() as u64).to_le_bytes());
+        bytes.extend(key.as_bytes());
+        bytes.extend(4u32.to_le_bytes());
+        bytes.extend(value.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn the_read_grows_until_the_header_is_whole() {
+        let bytes = header(&"k".repeat(300), 7);
+        for first in [1, 16, 1000] {
+            let parsed = parse_growing(&mut bytes.as_slice(), bytes.len() as u64, first).unwrap();
+            assert_eq!(parsed.metadata.u64(&"k".repeat(300)).unwrap(), Some(7));
+        }
+    }
+
+    #[test]
+    fn a_file_shorter_than_it_says_is_truncated_not_waited_for() {
+        let bytes = header("key", 7);
+        for length in 0..bytes.len() {
+            let error = parse_growing(&mut &bytes[..length], 1 << 40, 64).unwrap_err();
+            assert!(matches!(error, ReadError::Gguf(GgufError::Truncated { .. })), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_in_words() {
+        let error = open(Path::new("/")).unwrap_err();
+        assert!(matches!(error, ModelFileError::NotAFile { .. }));
+        assert!(error.to_string().contains("a directory"), "{error}");
+        let error = open(Path::new("/nowhere/model.gguf")).unwrap_err();
+        assert!(error.to_string().contains("check `model`"), "{error}");
+        let error = open(Path::new("/dev/null")).unwrap_err();
+        assert!(error.to_string().contains("a device or pipe"), "{error}");
+    }
+}

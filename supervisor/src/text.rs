@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod command;
 mod detokenizer;
 mod escape;
 mod messages;
@@ -18,12 +19,18 @@ mod template;
 mod tokenizer;
 mod vocabulary;
 
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use serde_json::Value;
 use shared::gguf::{Gguf, GgufError};
 use shared::ids::TokenId;
 
+pub use command::{TokenizeError, tokenize_command};
 pub use detokenizer::Detokenizer;
 pub use stop::{StopHit, StopMatcher};
 pub use template::{ChatOptions, TemplateError};

@@ -64,3 +64,42 @@ fn append_whole<'a>(mut bytes: &'a [u8], out: &mut String) -> &'a [u8] {
         bytes = &rest[length..];
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
+
+    use super::append_whole;
+
+    const EDGES: [u8; 16] = [
+        0x00, 0x41, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc2, 0xe0, 0xe2, 0xed, 0xf0, 0xf4,
+        0xff,
+    ];
+
+    proptest! {
+        #[test]
+        fn any_split_of_any_bytes_decodes_as_the_whole(
+            pieces in prop::collection::vec(
+                prop::collection::vec(
+                    // Bytes at which UTF-8 changes its mind, and any other.
+                    prop_oneof![prop::sample::select(EDGES.to_vec()), any::<u8>()],
+                    0..4,
+                ),
+                0..12,
+            ),
+        ) {
+            let (mut pending, mut out) = (Vec::new(), String::new());
+            for piece in &pieces {
+                pending.extend_from_slice(piece);
+                let rest = append_whole(&pending, &mut out).to_vec();
+                prop_assert!(rest.len() < 4);
+                pending = rest;
+            }
+            if !pending.is_empty() {
+                out.push(char::REPLACEMENT_CHARACTER);
+            }
+            let whole = pieces.concat();
+            prop_assert_eq!(out, String::from_utf8_lossy(&whole));
+        }
+    }
+}

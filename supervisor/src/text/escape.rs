@@ -202,3 +202,52 @@ enum BreakKind {
 fn marks(part: &str) -> bool {
     part.chars().any(|c| !c.is_alphanumeric() && c != '_')
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
+
+    use super::Escape;
+
+    fn escape() -> Escape {
+        let names = ["<|end|>", "<s>", "[I]", "¤", "<s><s>", "[PAD"];
+        Escape::for_names(names.map(Box::from).to_vec()).unwrap()
+    }
+
+    #[test]
+    fn ordinary_text_is_not_touched() {
+        for text in ["", "user", "a < b", "PAD", "function", "I", "{\"a\": 1}", "日本"] {
+            assert_eq!(escape().apply(text), text);
+        }
+    }
+
+    #[test]
+    fn a_name_cannot_arise_at_the_seam_with_the_template() {
+        for text in ["x<|end", "|>y", "x<|end \n", " \t|>", "x [", "]"] {
+            let escaped = escape().apply(text).into_owned();
+            let around = format!("<|end{}|>[I{}]<", escaped.trim(), escaped.trim());
+            let inside = around.find(escaped.trim()).unwrap();
+            assert!(escape().finder.unwrap().find_iter(&around).all(|found| {
+                found.end() <= inside || found.start() >= inside + escaped.trim().len()
+            }));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn escaped_text_holds_no_name_and_comes_back(
+            pieces in prop::collection::vec(
+                prop::sample::select(vec![
+                    "<|end|>", "<s>", "<", "s", ">", "[I]", "¤", "\u{fdd0}", "\u{fdd1}", "é", " ",
+                    "41", "|end", "[PAD",
+                ]),
+                0..12,
+            ),
+        ) {
+            let (escape, text) = (escape(), pieces.concat());
+            let escaped = escape.apply(&text);
+            prop_assert!(!escape.finder.as_ref().unwrap().is_match(escaped.as_ref()));
+            prop_assert_eq!(escape.undo(&escaped).into_owned(), text.as_str());
+        }
+    }
+}

@@ -205,3 +205,23 @@ fn civil(days: u64) -> (u64, u64, u64) {
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     (year, month, day)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::strftime;
+
+    #[test]
+    fn times_are_written_as_strftime_does() {
+        // 29 February 2024, 13:05:09 UTC.
+        let now = 1_709_211_909;
+        assert_eq!(strftime("%d %b %Y", now), "29 Feb 2024");
+        assert_eq!(
+            strftime("%A, %B %-d, %y %I:%M:%S %p %%", now),
+            "Thursday, February 29, 24 01:05:09 PM %"
+        );
+        assert_eq!(strftime("%F %T %j%", now), "2024-02-29 13:05:09 %j%");
+        assert_eq!(strftime("%Y-%m-%d %a", 0), "1970-01-01 Thu");
+        assert_eq!(strftime("%Y-%m-%d", 951_782_399), "2000-02-28");
+        assert_eq!(strftime("%Y-%m-%d", 4_102_444_800), "2100-01-01");
+    }
+}

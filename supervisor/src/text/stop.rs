@@ -127,3 +127,109 @@ fn borders(text: &[u8]) -> Box<[u32]> {
     }
     borders.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop, prop_assert_eq, proptest};
+
+    use super::{StopHit, StopMatcher};
+
+    fn matcher(stops: &[&str]) -> StopMatcher {
+        let stops: Vec<String> = stops.iter().map(|&stop| stop.to_owned()).collect();
+        StopMatcher::new(&stops)
+    }
+
+    #[test]
+    fn a_stop_string_is_found_across_pieces_and_never_shown() {
+        let (mut matcher, mut out) = (matcher(&["END"]), String::new());
+        assert_eq!(matcher.push("the E", &mut out), None);
+        assert_eq!(out, "the ");
+        assert_eq!(matcher.push("N", &mut out), None);
+        let hit = matcher.push("D and more", &mut out);
+        assert_eq!(hit, Some(StopHit { index: 0, stop: "END".to_owned() }));
+        assert_eq!(matcher.push("END", &mut out), None);
+        matcher.finish(&mut out);
+        assert_eq!(out, "the ");
+    }
+
+    #[test]
+    fn what_turns_out_harmless_is_shown_at_once() {
+        let (mut matcher, mut out) = (matcher(&["aab", "é!"]), String::new());
+        matcher.push("aaa", &mut out);
+        assert_eq!(out, "a");
+        matcher.push("é", &mut out);
+        assert_eq!(out, "aaa");
+        matcher.push("?", &mut out);
+        assert_eq!(out, "aaaé?");
+        matcher.push("aa", &mut out);
+        matcher.finish(&mut out);
+        assert_eq!(out, "aaaé?aa");
+    }
+
+    #[test]
+    fn the_first_to_end_wins_then_the_longest() {
+        for (stops, text, shown, index) in [
+            (&["abcd", "c"][..], "abcd", "ab", 1),
+            (&["c", "bc", "abc"], "xabc", "x", 2),
+            (&["", "b"], "ab", "a", 1),
+            (&["b", "b"], "ab", "a", 0),
+        ] {
+            let mut out = String::new();
+            let hit = matcher(stops).push(text, &mut out).unwrap();
+            assert_eq!((out.as_str(), hit.index), (shown, index), "{stops:?}");
+        }
+    }
+
+    #[test]
+    fn long_texts_and_long_stops_take_linear_time() {
+        let stop = format!("{}b", "a".repeat(1000));
+        let (mut matcher, mut out) = (matcher(&[&stop]), String::new());
+        for _ in 0..50_000 {
+            assert_eq!(matcher.push("a", &mut out), None);
+        }
+        assert_eq!(out.len(), 49_000);
+        matcher.finish(&mut out);
+        assert_eq!(out.len(), 50_000);
+    }
+
+    /// Text shown and index found, by looking at the whole text.
+    fn naive(stops: &[String], text: &str) -> (String, Option<usize>) {
+        for end in 0..=text.len() {
+            let ending = stops.iter().enumerate().filter(|(_, stop)| {
+                !stop.is_empty() && text.as_bytes()[..end].ends_with(stop.as_bytes())
+            });
+            let best = ending.max_by_key(|&(index, stop)| (stop.len(), usize::MAX - index));
+            if let Some((index, stop)) = best {
+                return (text[..end - stop.len()].to_owned(), Some(index));
+            }
+        }
+        (text.to_owned(), None)
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_gives_what_a_search_of_the_whole_gives(
+            stops in prop::collection::vec("[abé]{0,4}", 0..4),
+            pieces in prop::collection::vec("[abcé]{0,5}", 0..8),
+        ) {
+            let (mut matcher, mut out, mut hit) = (StopMatcher::new(&stops), String::new(), None);
+            let mut seen = String::new();
+            for piece in &pieces {
+                seen.push_str(piece);
+                if let Some(found) = matcher.push(piece, &mut out) {
+                    hit = Some(found.index);
+                    break;
+                }
+                // Nothing is held back without need.
+                let held = &seen[out.len()..];
+                let needed = (0..=seen.len()).find(|&at| {
+                    let tail = &seen.as_bytes()[at..];
+                    tail.is_empty() || stops.iter().any(|stop| stop.as_bytes().starts_with(tail))
+                });
+                prop_assert_eq!(held.len(), seen.len() - needed.unwrap());
+            }
+            matcher.finish(&mut out);
+            prop_assert_eq!((out, hit), naive(&stops, &pieces.concat()));
+        }
+    }
+}

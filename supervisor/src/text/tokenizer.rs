@@ -4,6 +4,7 @@
 //! and merged. Control tokens come only from [`Tokenizer::encode`] with `parse_special` and from
 //! the template's own text: the merging vocabulary does not contain them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, MatchKind};
@@ -203,8 +204,12 @@ fn byte_level(
     let key = "tokenizer.ggml.merges";
     let listed = metadata.strings(key)?;
     let listed = listed.ok_or_else(|| shared::gguf::GgufError::Missing(key.to_owned()))?;
-    let all: std::collections::HashSet<&str> =
-        vocabulary.tokens.iter().map(String::as_str).collect();
+    // Most files need this never.
+    let all = std::cell::OnceCell::new();
+    let is_token = |part: &str| {
+        let fill = || vocabulary.tokens.iter().map(String::as_str).collect::<HashSet<_>>();
+        all.get_or_init(fill).contains(part)
+    };
     let mut merges: Merges = Vec::with_capacity(listed.len());
     let mut joined = String::new();
     for (index, merge) in listed.iter().enumerate() {
@@ -221,18 +226,19 @@ fn byte_level(
         joined.push_str(right);
         if [left, right, &joined].iter().all(|part| vocab.contains_key(*part)) {
             merges.push((left.to_owned(), right.to_owned()));
-        } else if let Some(part) = [left, right, &joined].iter().find(|part| !all.contains(**part))
-        {
+        } else if let Some(part) = [left, right, &joined].iter().find(|part| !is_token(part)) {
             return Err(broken(&format!("needs `{part}`, which is not a token")));
         }
         // Else a part is a special token: text must never become one.
     }
-    let absent =
-        BYTE_LETTERS.iter().filter(|c| !vocab.contains_key(c.to_string().as_str())).count();
+    let absent = (0..=u8::MAX).filter(|&byte| {
+        let letter = BYTE_LETTERS[usize::from(byte)];
+        // The others never occur in UTF-8.
+        !matches!(byte, 0xc0 | 0xc1 | 0xf5..) && !vocab.contains_key(letter.to_string().as_str())
+    });
+    let absent = absent.count();
     if absent > 0 {
-        tracing::warn!(
-            "the vocabulary has no token for {absent} of the 256 bytes; text loses them"
-        );
+        tracing::info!("the vocabulary has no token for {absent} of the bytes; text loses them");
     }
     let merger = build(BPE::builder().ignore_merges(pretokenizer.whole_words), vocab, merges)?;
     Ok((merger, Some(pretokenizer)))

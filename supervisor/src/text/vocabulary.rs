@@ -241,7 +241,8 @@ pub(super) const SPACE_MARK: char = '\u{2581}';
 /// The byte of a token `<0xNN>`.
 pub(super) fn byte_token(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
-    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?
+    let is_hex = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_hex.then(|| u8::from_str_radix(digits, 16).ok())?
 }
 
 /// The letter that byte-level vocabularies write for a byte: itself where it is printable in
