@@ -149,31 +149,42 @@ impl<F: FloatFormat> Block<'_, F> {
     #[inline(always)]
     fn tile<S: Simd, const R: usize, const T: usize>(&self, simd: S, row: usize, token: usize) {
         let n = self.w.cols();
-        let w: [&[u8]; R] = std::array::from_fn(|r| self.w.row(row + r));
-        let x: [&[f32]; T] = std::array::from_fn(|t| &self.x[(token + t) * n..][..n]);
+        let (mut w, mut x): ([&[u8]; R], [&[f32]; T]) = ([&[]; R], [&[]; T]);
+        for (r, w) in w.iter_mut().enumerate() {
+            *w = self.w.row(row + r);
+        }
+        for (t, x) in x.iter_mut().enumerate() {
+            *x = &self.x[(token + t) * n..][..n];
+        }
         let mut acc = [[simd.splat_f(0.0); T]; R];
         let whole = n / 16 * 16;
         for at in (0..whole).step_by(16) {
-            // SAFETY: sixteen more elements of each row are there.
-            let x = x.map(|x| unsafe { simd.load_f(x.as_ptr().add(at)) });
-            // SAFETY: as above.
-            let w = w.map(|w| unsafe { F::load(simd, w.as_ptr().add(at * F::BYTES)) });
-            multiply(simd, w, x, &mut acc);
+            let (mut w16, mut x16) = ([simd.splat_f(0.0); R], [simd.splat_f(0.0); T]);
+            for (x16, x) in x16.iter_mut().zip(x) {
+                // SAFETY: sixteen more elements are there.
+                *x16 = unsafe { simd.load_f(x.as_ptr().add(at)) };
+            }
+            for (w16, w) in w16.iter_mut().zip(w) {
+                // SAFETY: as above.
+                *w16 = unsafe { F::load(simd, w.as_ptr().add(at * F::BYTES)) };
+            }
+            multiply(simd, w16, x16, &mut acc);
         }
         if whole < n {
-            let x = x.map(|x| {
+            let (mut w16, mut x16) = ([simd.splat_f(0.0); R], [simd.splat_f(0.0); T]);
+            for (x16, x) in x16.iter_mut().zip(x) {
                 let mut last = [0.0; 16];
                 last[..n - whole].copy_from_slice(&x[whole..]);
                 // SAFETY: sixteen floats.
-                unsafe { simd.load_f(last.as_ptr()) }
-            });
-            let w = w.map(|w| {
+                *x16 = unsafe { simd.load_f(last.as_ptr()) };
+            }
+            for (w16, w) in w16.iter_mut().zip(w) {
                 let mut last = [0; 64];
                 last[..(n - whole) * F::BYTES].copy_from_slice(&w[whole * F::BYTES..]);
                 // SAFETY: sixteen elements of at most four bytes.
-                unsafe { F::load(simd, last.as_ptr()) }
-            });
-            multiply(simd, w, x, &mut acc);
+                *w16 = unsafe { F::load(simd, last.as_ptr()) };
+            }
+            multiply(simd, w16, x16, &mut acc);
         }
         for t in 0..T {
             // SAFETY: rows of this block, which no other task has.

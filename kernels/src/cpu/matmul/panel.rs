@@ -82,7 +82,7 @@ impl<F: Unpack> Kernel for Panels<'_, F> {
                 if self.x.n_tokens == 1 {
                     self.single(simd, panel, rows, next);
                 } else {
-                    self.batch(simd, panel, rows);
+                    self.batch(simd, panel, rows, next);
                 }
             }
         }
@@ -118,14 +118,11 @@ impl<F: Unpack> Panels<'_, F> {
             // many units as the rows.
             unsafe {
                 let rows = rows.add(block * F::BLOCK_BYTES);
-                let next = next.wrapping_add(block * PANEL_ROWS * F::BLOCK_BYTES);
-                for line in 0..(PANEL_ROWS * F::BLOCK_BYTES).div_ceil(64) {
-                    prefetch(next.wrapping_add(line * 64));
-                }
+                prefetch_block::<F>(next, block);
                 let header = F::header(simd, rows);
                 for index in 0..F::UNITS {
                     let unit = F::unit(simd, rows, &header, index);
-                    multiply::<S, F, 1, 1>(simd, &unit, x, &mut acc);
+                    multiply::<S, F, 1, 1>(simd, &unit, x, 0, &mut acc);
                     x = x.add(UNIT_BYTES);
                 }
             }
@@ -139,7 +136,7 @@ impl<F: Unpack> Panels<'_, F> {
     /// # Safety
     /// `rows` are sixteen whole rows.
     #[inline(always)]
-    unsafe fn batch<S: Simd>(&mut self, simd: S, panel: usize, rows: Rows) {
+    unsafe fn batch<S: Simd>(&mut self, simd: S, panel: usize, rows: Rows, next: *const u8) {
         let unit_bytes = packed_unit_bytes::<F>();
         let n_lines = self.x.n_units * unit_bytes / 64;
         if self.packed.len() < n_lines {
@@ -147,7 +144,7 @@ impl<F: Unpack> Panels<'_, F> {
         }
         let packed = self.packed.as_mut_ptr().cast::<u8>();
         // SAFETY: `rows` as promised; the scratch has room for all units.
-        unsafe { pack::<S, F>(simd, rows, self.x.n_units, packed) };
+        unsafe { pack::<S, F>(simd, rows, next, self.x.n_units, packed) };
         for tile in 0..self.x.n_tokens.div_ceil(TILE_MAX) {
             let (x, width) = self.x.tile(tile);
             let token = tile * TILE_MAX;
@@ -273,15 +270,31 @@ const fn packed_unit_bytes<F: Unpack>() -> usize {
     CODE_BYTES + SCALE_BYTES * (1 + F::IS_SPLIT as usize + F::HAS_MIN as usize)
 }
 
-/// Unpacks all units of a panel.
+/// Asks for as much of the next panel as one block of this one.
+#[inline(always)]
+fn prefetch_block<F: Unpack>(next: *const u8, block: usize) {
+    let start = next.wrapping_add(block * PANEL_ROWS * F::BLOCK_BYTES);
+    for line in 0..(PANEL_ROWS * F::BLOCK_BYTES).div_ceil(64) {
+        prefetch(start.wrapping_add(line * 64));
+    }
+}
+
+/// Unpacks all units of a panel, asking for the `next` meanwhile.
 ///
 /// # Safety
 /// `rows` are sixteen rows of `n_units` units; `to` has room for as many packed units.
 #[inline(always)]
-unsafe fn pack<S: Simd, F: Unpack>(simd: S, rows: Rows, n_units: usize, mut to: *mut u8) {
+unsafe fn pack<S: Simd, F: Unpack>(
+    simd: S,
+    rows: Rows,
+    next: *const u8,
+    n_units: usize,
+    mut to: *mut u8,
+) {
     for block in 0..n_units / F::UNITS {
         // SAFETY: by the caller.
         unsafe {
+            prefetch_block::<F>(next, block);
             let rows = rows.add(block * F::BLOCK_BYTES);
             let header = F::header(simd, rows);
             for index in 0..F::UNITS {
@@ -306,7 +319,7 @@ unsafe fn pack<S: Simd, F: Unpack>(simd: S, rows: Rows, n_units: usize, mut to: 
 /// One packed unit with `T` places of a unit of a tile of `W`.
 ///
 /// # Safety
-/// `packed` is a packed unit, `x` a unit of a tile of `W` places.
+/// `packed` is a packed unit, `x` a unit of a tile of `W` places, and `place + T` at most `W`.
 #[inline(always)]
 unsafe fn multiply_packed<S: Simd, F: Unpack, const T: usize, const W: usize>(
     simd: S,
@@ -315,31 +328,20 @@ unsafe fn multiply_packed<S: Simd, F: Unpack, const T: usize, const W: usize>(
     place: usize,
     acc: &mut [S::Float; T],
 ) {
-    // SAFETY: by the caller, all reads are inside the two units. The codes are loaded where
-    // `multiply` uses them; only the optimiser decides when.
+    // SAFETY: by the caller, all reads are inside the two units. The optimiser moves the loads to
+    // where `multiply` uses them.
     unsafe {
         let scales = packed.add(CODE_BYTES).cast::<f32>();
-        let second =
-            simd.load_f(scales.add(if F::IS_SPLIT || F::HAS_MIN { PANEL_ROWS } else { 0 }));
-        let codes = [0, 1, 2, 3, 4, 5, 6, 7].map(|group| simd.load(packed.add(group * 64)));
-        let unit = Unit { codes, scales: [simd.load_f(scales), second], min: second };
-        multiply_at::<S, F, T, W>(simd, &unit, x, place, acc);
+        let first = simd.load_f(scales);
+        let is_long = F::IS_SPLIT || F::HAS_MIN;
+        let second = if is_long { simd.load_f(scales.add(PANEL_ROWS)) } else { first };
+        let mut codes = [simd.splat(0); 8];
+        for (group, codes) in codes.iter_mut().enumerate() {
+            *codes = simd.load(packed.add(group * 64));
+        }
+        let unit = Unit { codes, scales: [first, second], min: second };
+        multiply::<S, F, T, W>(simd, &unit, x, place, acc);
     }
-}
-
-/// As [`multiply_at`], at place 0.
-///
-/// # Safety
-/// As there.
-#[inline(always)]
-unsafe fn multiply<S: Simd, F: Unpack, const T: usize, const W: usize>(
-    simd: S,
-    unit: &Unit<S>,
-    x: *const u8,
-    acc: &mut [S::Float; T],
-) {
-    // SAFETY: by the caller.
-    unsafe { multiply_at::<S, F, T, W>(simd, unit, x, 0, acc) }
 }
 
 /// Adds the products of one unit to `acc`: the arithmetic of the head of this module.
@@ -347,57 +349,84 @@ unsafe fn multiply<S: Simd, F: Unpack, const T: usize, const W: usize>(
 /// # Safety
 /// `x` is a unit of a tile of `W` places, and `place + T` is at most `W`.
 #[inline(always)]
-unsafe fn multiply_at<S: Simd, F: Unpack, const T: usize, const W: usize>(
+unsafe fn multiply<S: Simd, F: Unpack, const T: usize, const W: usize>(
     simd: S,
     unit: &Unit<S>,
     x: *const u8,
     place: usize,
     acc: &mut [S::Float; T],
 ) {
-    // SAFETY: all reads are inside the unit of the tile, whose layout `activations.rs` gives.
-    let code = |t: usize, group: usize| unsafe {
-        simd.splat(x.add((place + t) * UNIT_LEN + group * 4).cast::<u32>().read_unaligned())
-    };
-    // SAFETY: as above.
-    let word = |kind: usize, t: usize| unsafe {
-        x.add(W * UNIT_LEN + (kind * W + place + t) * 4).cast::<u32>().read_unaligned()
-    };
-    let scale = |t: usize| simd.splat_f(f32::from_bits(word(0, t)));
-    let zero_log2 =
-        if F::IS_WIDE { if S::WIDE_IS_OFFSET { Some(7) } else { None } } else { F::ZERO_LOG2 };
-    // The codes stand `zero` too high; this takes `zero · Σ activation` off, exactly.
-    let start = |sum: u32| match zero_log2 {
-        Some(count) => simd.shl(simd.splat(sum), count),
-        None => simd.splat(0),
-    };
     let n_halves = if F::IS_SPLIT { 2 } else { 1 };
+    let n_groups = 8 / n_halves;
     for half in 0..n_halves {
         let mut dots = [simd.splat(0); T];
         for (t, dot) in dots.iter_mut().enumerate() {
-            *dot = start(match (F::IS_SPLIT, half) {
-                (false, _) => word(1, t),
-                (true, 0) => word(2, t),
-                (true, _) => word(1, t).wrapping_sub(word(2, t)),
-            });
+            // SAFETY: by the caller.
+            *dot = unsafe { first_term::<S, F, W>(simd, x, place + t, half) };
         }
-        let n_groups = 8 / n_halves;
         for group in half * n_groups..(half + 1) * n_groups {
             for (t, dot) in dots.iter_mut().enumerate() {
+                // SAFETY: inside the codes of the unit.
+                let four = unsafe { x.add((place + t) * UNIT_LEN + group * 4) };
+                // SAFETY: as above.
+                let four = simd.splat(unsafe { four.cast::<u32>().read_unaligned() });
                 *dot = if F::IS_WIDE {
-                    simd.dot_wide(*dot, unit.codes[group], code(t, group))
+                    simd.dot_wide(*dot, unit.codes[group], four)
                 } else {
-                    simd.dot(*dot, unit.codes[group], code(t, group))
+                    simd.dot(*dot, unit.codes[group], four)
                 };
             }
         }
         for (t, dot) in dots.into_iter().enumerate() {
-            let scale = simd.mul_f(unit.scales[half], scale(t));
+            // SAFETY: by the caller.
+            let scale = simd.splat_f(f32::from_bits(unsafe { word::<W>(x, 0, place + t) }));
+            let scale = simd.mul_f(unit.scales[half], scale);
             acc[t] = simd.fma(scale, simd.to_float(dot), acc[t]);
         }
     }
     if F::HAS_MIN {
         for (t, acc) in acc.iter_mut().enumerate() {
-            *acc = simd.fma(unit.min, simd.splat_f(f32::from_bits(word(3, t))), *acc);
+            // SAFETY: by the caller.
+            let sum = simd.splat_f(f32::from_bits(unsafe { word::<W>(x, 3, place + t) }));
+            *acc = simd.fma(unit.min, sum, *acc);
         }
     }
+}
+
+/// What a dot product starts from: codes stand `zero` too high, so `-zero · Σ activation`.
+///
+/// # Safety
+/// `x` is a unit of a tile of `W` places, `place` is one of them.
+#[inline(always)]
+unsafe fn first_term<S: Simd, F: Unpack, const W: usize>(
+    simd: S,
+    x: *const u8,
+    place: usize,
+    half: usize,
+) -> S::Int {
+    let zero_log2 = match F::IS_WIDE {
+        true if S::WIDE_IS_OFFSET => Some(7),
+        true => None,
+        false => F::ZERO_LOG2,
+    };
+    let Some(count) = zero_log2 else { return simd.splat(0) };
+    // SAFETY: by the caller.
+    let negated_sum = unsafe {
+        match (F::IS_SPLIT, half) {
+            (false, _) => word::<W>(x, 1, place),
+            (true, 0) => word::<W>(x, 2, place),
+            (true, _) => word::<W>(x, 1, place).wrapping_sub(word::<W>(x, 2, place)),
+        }
+    };
+    simd.shl(simd.splat(negated_sum), count)
+}
+
+/// Word `kind` of a place, in the order of `activations.rs`.
+///
+/// # Safety
+/// `x` is a unit of a tile of `W` places, `place` is one of them, `kind` is below 4.
+#[inline(always)]
+unsafe fn word<const W: usize>(x: *const u8, kind: usize, place: usize) -> u32 {
+    // SAFETY: by the caller, inside the unit.
+    unsafe { x.add(W * UNIT_LEN + (kind * W + place) * 4).cast::<u32>().read_unaligned() }
 }

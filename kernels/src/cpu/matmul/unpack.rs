@@ -60,9 +60,16 @@ fn wide<S: Simd>(simd: S, codes: S::Int) -> S::Int {
 fn nibbles<S: Simd>(simd: S, bytes: [S::Int; 4]) -> [S::Int; 8] {
     let mask = simd.splat(0x0f0f_0f0f);
     let [a, b, c, d] = bytes;
-    let low = |v| simd.and(v, mask);
-    let high = |v| simd.and(simd.shr(v, 4), mask);
-    [low(a), low(b), low(c), low(d), high(a), high(b), high(c), high(d)]
+    [
+        simd.and(a, mask),
+        simd.and(b, mask),
+        simd.and(c, mask),
+        simd.and(d, mask),
+        simd.and(simd.shr(a, 4), mask),
+        simd.and(simd.shr(b, 4), mask),
+        simd.and(simd.shr(c, 4), mask),
+        simd.and(simd.shr(d, 4), mask),
+    ]
 }
 
 /// 32 bytes a row.

@@ -83,43 +83,32 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn load_bf16(self, from: *const u8) -> Float {
         // SAFETY: readable by the caller's word; no alignment needed.
-        let part = |at: usize| unsafe {
-            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(at).cast()));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-        };
-        [part(0), part(16)]
+        unsafe {
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(16).cast()));
+            [
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+            ]
+        }
     }
 
     #[inline(always)]
     unsafe fn chunk(self, rows: Rows) -> [Int; 4] {
-        // As in AVX-512, with two parts a register: rows 8h + i and 8h + i + 4.
         // SAFETY: sixteen bytes of each row are readable by the caller's word; `self` proves the rest.
-        let half = |h: usize| unsafe {
-            let part = |r: usize| _mm_loadu_si128(rows.row(8 * h + r).cast());
-            let gather = |i: usize| _mm256_set_m128i(part(i + 4), part(i));
-            let [a, b, c, d] = [gather(0), gather(1), gather(2), gather(3)];
-            let (ab_low, ab_high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-            let (cd_low, cd_high) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
-            [
-                _mm256_unpacklo_epi64(ab_low, cd_low),
-                _mm256_unpackhi_epi64(ab_low, cd_low),
-                _mm256_unpacklo_epi64(ab_high, cd_high),
-                _mm256_unpackhi_epi64(ab_high, cd_high),
-            ]
-        };
-        let (low, high) = (half(0), half(1));
+        let (low, high) = unsafe { (chunk_of_eight(rows, 0), chunk_of_eight(rows, 8)) };
         [[low[0], high[0]], [low[1], high[1]], [low[2], high[2]], [low[3], high[3]]]
     }
 
     #[inline(always)]
     unsafe fn column(self, rows: Rows) -> Int {
         // SAFETY: four bytes of each row are readable by the caller's word; `self` proves the rest.
-        let half = |h: usize| unsafe {
-            let lane = |r: usize| rows.row(8 * h + r).cast::<i32>().read_unaligned();
-            let low = _mm_setr_epi32(lane(0), lane(1), lane(2), lane(3));
-            _mm256_set_m128i(_mm_setr_epi32(lane(4), lane(5), lane(6), lane(7)), low)
-        };
-        [half(0), half(1)]
+        unsafe {
+            [
+                _mm256_set_m128i(four_lanes(rows, 4), four_lanes(rows, 0)),
+                _mm256_set_m128i(four_lanes(rows, 12), four_lanes(rows, 8)),
+            ]
+        }
     }
 
     op! {
@@ -132,11 +121,11 @@ impl Simd for Avx2 {
             [_mm256_mullo_epi32(a[0], b[0]), _mm256_mullo_epi32(a[1], b[1])];
         shl(value: Int, count: u32) -> Int = {
             let count = _mm_cvtsi32_si128(count.cast_signed());
-            value.map(|half| _mm256_sll_epi32(half, count))
+            [_mm256_sll_epi32(value[0], count), _mm256_sll_epi32(value[1], count)]
         };
         shr(value: Int, count: u32) -> Int = {
             let count = _mm_cvtsi32_si128(count.cast_signed());
-            value.map(|half| _mm256_srl_epi32(half, count))
+            [_mm256_srl_epi32(value[0], count), _mm256_srl_epi32(value[1], count)]
         };
         dot(acc: Int, codes: Int, activations: Int) -> Int = [
             dot_unsigned(acc[0], codes[0], activations[0]),
@@ -151,10 +140,11 @@ impl Simd for Avx2 {
         fma(a: Float, b: Float, c: Float) -> Float =
             [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])];
         sum(a: Float) -> f32 = sum_halves(a[0], a[1]);
-        to_float(value: Int) -> Float = value.map(|half| _mm256_cvtepi32_ps(half));
+        to_float(value: Int) -> Float = [_mm256_cvtepi32_ps(value[0]), _mm256_cvtepi32_ps(value[1])];
         half_to_float(value: Int) -> Float = {
             let mask = _mm256_set1_epi32(0xffff);
-            let [low, high] = value.map(|half| _mm256_and_si256(half, mask));
+            let low = _mm256_and_si256(value[0], mask);
+            let high = _mm256_and_si256(value[1], mask);
             // Packing works inside 128-bit parts; the permutation puts the quarters in order.
             let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(low, high));
             [
@@ -162,6 +152,54 @@ impl Simd for Avx2 {
                 _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(packed)),
             ]
         };
+    }
+}
+
+/// The first four bytes of rows `first..first + 4`.
+///
+/// # Safety
+/// They can be read.
+#[inline(always)]
+pub(super) unsafe fn four_lanes(rows: Rows, first: usize) -> __m128i {
+    // SAFETY: by the caller; SSE2 is in the baseline.
+    unsafe {
+        _mm_setr_epi32(
+            rows.row(first).cast::<i32>().read_unaligned(),
+            rows.row(first + 1).cast::<i32>().read_unaligned(),
+            rows.row(first + 2).cast::<i32>().read_unaligned(),
+            rows.row(first + 3).cast::<i32>().read_unaligned(),
+        )
+    }
+}
+
+/// Sixteen bytes of rows `first` and `first + 4`.
+///
+/// # Safety
+/// They can be read; the machine has AVX2.
+#[inline(always)]
+unsafe fn two_rows(rows: Rows, first: usize) -> __m256i {
+    // SAFETY: by the caller.
+    unsafe { _mm256_loadu2_m128i(rows.row(first + 4).cast(), rows.row(first).cast()) }
+}
+
+/// [`Simd::chunk`] of rows `first..first + 8`; as in AVX-512, with two parts a register.
+///
+/// # Safety
+/// Sixteen bytes can be read in each row; the machine has AVX2.
+#[inline(always)]
+unsafe fn chunk_of_eight(rows: Rows, first: usize) -> [__m256i; 4] {
+    // SAFETY: by the caller.
+    unsafe {
+        let (a, b) = (two_rows(rows, first), two_rows(rows, first + 1));
+        let (c, d) = (two_rows(rows, first + 2), two_rows(rows, first + 3));
+        let (ab_low, ab_high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+        let (cd_low, cd_high) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+        [
+            _mm256_unpacklo_epi64(ab_low, cd_low),
+            _mm256_unpackhi_epi64(ab_low, cd_low),
+            _mm256_unpacklo_epi64(ab_high, cd_high),
+            _mm256_unpackhi_epi64(ab_high, cd_high),
+        ]
     }
 }
 

@@ -79,15 +79,11 @@ impl Simd for Avx512 {
     unsafe fn chunk(self, rows: Rows) -> [__m512i; 4] {
         // Vector `i` takes rows i, i + 4, i + 8, i + 12 in its four 128-bit parts. Transposing 4 x 4
         // lanes inside each part then leaves the rows in order.
-        // SAFETY: sixteen bytes of each row are readable by the caller's word.
-        let gather = |i: usize| unsafe {
-            let part = |j: usize| _mm_loadu_si128(rows.row(4 * j + i).cast());
-            let low = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(part(0)), part(1));
-            _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(low, part(2)), part(3))
-        };
-        let [a, b, c, d] = [gather(0), gather(1), gather(2), gather(3)];
-        // SAFETY: `self` proves the instructions.
+        // SAFETY: sixteen bytes of each row are readable by the caller's word; `self` proves the
+        // instructions.
         unsafe {
+            let (a, b) = (four_rows(rows, 0), four_rows(rows, 1));
+            let (c, d) = (four_rows(rows, 2), four_rows(rows, 3));
             let (ab_low, ab_high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
             let (cd_low, cd_high) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
             [
@@ -101,12 +97,12 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn column(self, rows: Rows) -> __m512i {
-        // SAFETY: four bytes of each row are readable by the caller's word.
+        // SAFETY: four bytes of each row are readable by the caller's word; `self` proves the rest.
         unsafe {
-            let lane = |r: usize| rows.row(r).cast::<i32>().read_unaligned();
-            let part = |j: usize| _mm_setr_epi32(lane(j), lane(j + 1), lane(j + 2), lane(j + 3));
-            let low = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(part(0)), part(4));
-            _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(low, part(8)), part(12))
+            let low = _mm512_castsi128_si512(super::avx2::four_lanes(rows, 0));
+            let low = _mm512_inserti32x4::<1>(low, super::avx2::four_lanes(rows, 4));
+            let low = _mm512_inserti32x4::<2>(low, super::avx2::four_lanes(rows, 8));
+            _mm512_inserti32x4::<3>(low, super::avx2::four_lanes(rows, 12))
         }
     }
 
@@ -134,5 +130,20 @@ impl Simd for Avx512 {
         );
         to_float(value: __m512i) -> __m512 = _mm512_cvtepi32_ps(value);
         half_to_float(value: __m512i) -> __m512 = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(value));
+    }
+}
+
+/// Sixteen bytes of rows `first`, `first + 4`, `first + 8` and `first + 12`.
+///
+/// # Safety
+/// They can be read; the machine has AVX-512F.
+#[inline(always)]
+unsafe fn four_rows(rows: Rows, first: usize) -> __m512i {
+    // SAFETY: by the caller.
+    unsafe {
+        let low = _mm512_castsi128_si512(_mm_loadu_si128(rows.row(first).cast()));
+        let low = _mm512_inserti32x4::<1>(low, _mm_loadu_si128(rows.row(first + 4).cast()));
+        let low = _mm512_inserti32x4::<2>(low, _mm_loadu_si128(rows.row(first + 8).cast()));
+        _mm512_inserti32x4::<3>(low, _mm_loadu_si128(rows.row(first + 12).cast()))
     }
 }

@@ -1,7 +1,5 @@
 //! Arrays of sixteen, which the compiler maps to what the machine has.
 
-use std::array::from_fn;
-
 use half::{bf16, f16};
 
 use super::{Rows, Simd};
@@ -13,9 +11,16 @@ pub(crate) struct Portable;
 type Int = [u32; 16];
 type Float = [f32; 16];
 
-#[inline(always)]
-fn zip(a: Int, b: Int, f: impl Fn(u32, u32) -> u32) -> Int {
-    from_fn(|lane| f(a[lane], b[lane]))
+/// An array of what the expression gives for each lane. Not `from_fn`: its closures are functions of
+/// their own, which the compiler need not inline.
+macro_rules! lanes {
+    ($lane:ident => $value:expr) => {{
+        let mut result = [Default::default(); 16];
+        for $lane in 0..16 {
+            result[$lane] = $value;
+        }
+        result
+    }};
 }
 
 impl Simd for Portable {
@@ -28,13 +33,14 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn load(self, from: *const u8) -> Int {
         // SAFETY: 64 bytes are readable by the caller's word.
-        unsafe { from.cast::<[u32; 16]>().read_unaligned() }.map(u32::from_le)
+        let words = unsafe { from.cast::<[u32; 16]>().read_unaligned() };
+        lanes!(lane => u32::from_le(words[lane]))
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut u8, value: Int) {
         // SAFETY: 64 bytes are writable by the caller's word.
-        unsafe { to.cast::<[u32; 16]>().write_unaligned(value.map(u32::to_le)) }
+        unsafe { to.cast::<[u32; 16]>().write_unaligned(lanes!(lane => value[lane].to_le())) }
     }
 
     #[inline(always)]
@@ -53,26 +59,33 @@ impl Simd for Portable {
     unsafe fn load_f16(self, from: *const u8) -> Float {
         // SAFETY: 32 bytes are readable by the caller's word.
         let bits = unsafe { from.cast::<[u16; 16]>().read_unaligned() };
-        bits.map(|bits| f16::from_bits(u16::from_le(bits)).to_f32())
+        lanes!(lane => f16::from_bits(u16::from_le(bits[lane])).to_f32())
     }
 
     #[inline(always)]
     unsafe fn load_bf16(self, from: *const u8) -> Float {
         // SAFETY: 32 bytes are readable by the caller's word.
         let bits = unsafe { from.cast::<[u16; 16]>().read_unaligned() };
-        bits.map(|bits| bf16::from_bits(u16::from_le(bits)).to_f32())
+        lanes!(lane => bf16::from_bits(u16::from_le(bits[lane])).to_f32())
     }
 
     #[inline(always)]
     unsafe fn chunk(self, rows: Rows) -> [Int; 4] {
         // SAFETY: 16 bytes of each row are readable by the caller's word.
-        from_fn(|group| unsafe { self.column(rows.add(4 * group)) })
+        unsafe {
+            [
+                self.column(rows),
+                self.column(rows.add(4)),
+                self.column(rows.add(8)),
+                self.column(rows.add(12)),
+            ]
+        }
     }
 
     #[inline(always)]
     unsafe fn column(self, rows: Rows) -> Int {
         // SAFETY: four bytes of each row are readable by the caller's word.
-        from_fn(|r| u32::from_le(unsafe { rows.row(r).cast::<u32>().read_unaligned() }))
+        lanes!(r => u32::from_le(unsafe { rows.row(r).cast::<u32>().read_unaligned() }))
     }
 
     #[inline(always)]
@@ -82,37 +95,37 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn and(self, a: Int, b: Int) -> Int {
-        zip(a, b, |a, b| a & b)
+        lanes!(lane => a[lane] & b[lane])
     }
 
     #[inline(always)]
     fn or(self, a: Int, b: Int) -> Int {
-        zip(a, b, |a, b| a | b)
+        lanes!(lane => a[lane] | b[lane])
     }
 
     #[inline(always)]
     fn xor(self, a: Int, b: Int) -> Int {
-        zip(a, b, |a, b| a ^ b)
+        lanes!(lane => a[lane] ^ b[lane])
     }
 
     #[inline(always)]
     fn sub(self, a: Int, b: Int) -> Int {
-        zip(a, b, u32::wrapping_sub)
+        lanes!(lane => a[lane].wrapping_sub(b[lane]))
     }
 
     #[inline(always)]
     fn mul(self, a: Int, b: Int) -> Int {
-        zip(a, b, u32::wrapping_mul)
+        lanes!(lane => a[lane].wrapping_mul(b[lane]))
     }
 
     #[inline(always)]
     fn shl(self, value: Int, count: u32) -> Int {
-        value.map(|lane| lane << count)
+        lanes!(lane => value[lane] << count)
     }
 
     #[inline(always)]
     fn shr(self, value: Int, count: u32) -> Int {
-        value.map(|lane| lane >> count)
+        lanes!(lane => value[lane] >> count)
     }
 
     #[inline(always)]
@@ -122,13 +135,16 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn dot_wide(self, acc: Int, codes: Int, activations: Int) -> Int {
-        // Byte `j` of a lane, with its sign.
-        let byte = |lane: u32, j: u32| (lane << (24 - 8 * j)).cast_signed() >> 24;
-        from_fn(|lane| {
-            let (code, activation) = (codes[lane], activations[lane]);
-            let dot: i32 = (0..4).map(|j| byte(code, j) * byte(activation, j)).sum();
-            acc[lane].wrapping_add(dot.cast_unsigned())
-        })
+        let mut result = acc;
+        for (lane, sum) in result.iter_mut().enumerate() {
+            for at in [24, 16, 8, 0] {
+                // A byte of each, with its sign.
+                let code = (codes[lane] << at).cast_signed() >> 24;
+                let activation = (activations[lane] << at).cast_signed() >> 24;
+                *sum = sum.wrapping_add((code * activation).cast_unsigned());
+            }
+        }
+        result
     }
 
     #[inline(always)]
@@ -138,12 +154,12 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn mul_f(self, a: Float, b: Float) -> Float {
-        from_fn(|lane| a[lane] * b[lane])
+        lanes!(lane => a[lane] * b[lane])
     }
 
     #[inline(always)]
     fn fma(self, a: Float, b: Float, c: Float) -> Float {
-        from_fn(|lane| a[lane].mul_add(b[lane], c[lane]))
+        lanes!(lane => a[lane].mul_add(b[lane], c[lane]))
     }
 
     #[inline(always)]
@@ -159,11 +175,11 @@ impl Simd for Portable {
     #[inline(always)]
     fn to_float(self, value: Int) -> Float {
         // Sums of codes are far below 2^24, so this is exact.
-        value.map(|lane| lane.cast_signed() as f32)
+        lanes!(lane => value[lane].cast_signed() as f32)
     }
 
     #[inline(always)]
     fn half_to_float(self, value: Int) -> Float {
-        value.map(|lane| f16::from_bits((lane & 0xffff) as u16).to_f32())
+        lanes!(lane => f16::from_bits((value[lane] & 0xffff) as u16).to_f32())
     }
 }

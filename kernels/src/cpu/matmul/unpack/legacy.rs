@@ -24,17 +24,16 @@ fn scaled_min<S: Simd>(simd: S, pair: S::Int, codes: [S::Int; 8]) -> Unit<S> {
 
 /// Adds bit `k` of `fifth` as bit 4 of element `k`.
 #[inline(always)]
-fn with_fifth_bits<S: Simd>(simd: S, codes: [S::Int; 8], fifth: S::Int) -> [S::Int; 8] {
+fn with_fifth_bits<S: Simd>(simd: S, mut codes: [S::Int; 8], fifth: S::Int) -> [S::Int; 8] {
     let (nibble, spread) = (simd.splat(0xf), simd.splat(0x0020_4081));
     let ones = simd.splat(0x0101_0101);
-    let mut group = 0;
-    codes.map(|codes| {
+    for (codes, at) in codes.iter_mut().zip((0..32).step_by(4)) {
         // Four bits times 1 + 2^7 + 2^14 + 2^21 puts bit j at bit 8j; no two terms meet.
-        let bits = simd.and(simd.shr(fifth, 4 * group), nibble);
+        let bits = simd.and(simd.shr(fifth, at), nibble);
         let bits = simd.and(simd.mul(bits, spread), ones);
-        group += 1;
-        simd.or(codes, simd.shl(bits, 4))
-    })
+        *codes = simd.or(*codes, simd.shl(bits, 4));
+    }
+    codes
 }
 
 /// f16 scale, 32 signed bytes.
@@ -53,8 +52,11 @@ impl Unpack for Q8_0 {
     #[inline(always)]
     unsafe fn unit<S: Simd>(simd: S, rows: Rows, (): &(), _: usize) -> Unit<S> {
         // SAFETY: 34 bytes a row by the caller's word.
-        let (scale, codes) = unsafe { (simd.column(rows), bytes_32(simd, rows.add(2))) };
-        scaled(simd, scale, codes.map(|codes| wide(simd, codes)))
+        let (scale, mut codes) = unsafe { (simd.column(rows), bytes_32(simd, rows.add(2))) };
+        for codes in &mut codes {
+            *codes = wide(simd, *codes);
+        }
+        scaled(simd, scale, codes)
     }
 }
 

@@ -25,17 +25,16 @@ impl<S: Simd> Scales<S> {
     unsafe fn read(simd: S, rows: Rows) -> Self {
         // SAFETY: by the caller.
         let [pair, first, second, third] = unsafe { simd.chunk(rows) };
-        let upper = |word| field(simd, word, 6, 0x03, 4);
         Self {
             d: simd.half_to_float(pair),
             negated_dmin: simd.mul_f(simd.half_to_float(simd.shr(pair, 16)), simd.splat_f(-1.0)),
             scales: [
                 field(simd, first, 0, 0x3f, 0),
-                simd.or(field(simd, third, 0, 0x0f, 0), upper(first)),
+                simd.or(field(simd, third, 0, 0x0f, 0), field(simd, first, 6, 0x03, 4)),
             ],
             mins: [
                 field(simd, second, 0, 0x3f, 0),
-                simd.or(field(simd, third, 4, 0x0f, 0), upper(second)),
+                simd.or(field(simd, third, 4, 0x0f, 0), field(simd, second, 6, 0x03, 4)),
             ],
         }
     }
@@ -45,9 +44,10 @@ impl<S: Simd> Scales<S> {
     fn unit(&self, simd: S, index: usize, codes: [S::Int; 8]) -> Unit<S> {
         #[expect(clippy::cast_possible_truncation, reason = "a bit of a word")]
         let at = 8 * (index % 4) as u32;
-        let float = |word| simd.to_float(simd.and(simd.shr(word, at), simd.splat(0xff)));
-        let scale = simd.mul_f(self.d, float(self.scales[index / 4]));
-        let min = simd.mul_f(self.negated_dmin, float(self.mins[index / 4]));
+        let byte = simd.splat(0xff);
+        let scale = simd.to_float(simd.and(simd.shr(self.scales[index / 4], at), byte));
+        let min = simd.to_float(simd.and(simd.shr(self.mins[index / 4], at), byte));
+        let (scale, min) = (simd.mul_f(self.d, scale), simd.mul_f(self.negated_dmin, min));
         Unit { codes, scales: [scale; 2], min }
     }
 }
@@ -59,8 +59,11 @@ impl<S: Simd> Scales<S> {
 #[inline(always)]
 unsafe fn codes<S: Simd>(simd: S, rows: Rows, index: usize) -> [S::Int; 8] {
     // SAFETY: by the caller.
-    let bytes = unsafe { bytes_32(simd, rows.add(index / 2 * 32)) };
-    bytes.map(|bytes| field(simd, bytes, index % 2 * 4, 0x0f, 0))
+    let mut codes = unsafe { bytes_32(simd, rows.add(index / 2 * 32)) };
+    for codes in &mut codes {
+        *codes = field(simd, *codes, index % 2 * 4, 0x0f, 0);
+    }
+    codes
 }
 
 /// Scales, 128 bytes of nibbles.

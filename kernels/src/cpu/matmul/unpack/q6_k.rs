@@ -19,6 +19,18 @@ pub(in super::super) struct Scales<S: Simd> {
     scales: [S::Int; 4],
 }
 
+impl<S: Simd> Scales<S> {
+    /// Scale number `at` of the block.
+    #[inline(always)]
+    fn scale(&self, simd: S, at: usize) -> S::Float {
+        #[expect(clippy::cast_possible_truncation, reason = "a bit of a word")]
+        let byte = simd.shr(self.scales[at / 4], 8 * (at % 4) as u32);
+        // A signed byte as the difference of two unsigned ones: (b ^ 128) - 128.
+        let byte = simd.xor(simd.and(byte, simd.splat(0xff)), simd.splat(0x80));
+        simd.mul_f(self.d, simd.to_float(simd.sub(byte, simd.splat(0x80))))
+    }
+}
+
 impl Unpack for Q6K {
     const BLOCK_BYTES: usize = 210;
     const UNITS: usize = 8;
@@ -47,14 +59,7 @@ impl Unpack for Q6K {
             let low = field(simd, *codes, quarter / 2 * 4, 0x0f, 0);
             *codes = simd.or(low, field(simd, upper, 2 * quarter, 0x03, 4));
         }
-        let scale = |at: usize| {
-            // A signed byte as the difference of two unsigned ones: (b ^ 128) - 128.
-            #[expect(clippy::cast_possible_truncation, reason = "a bit of a word")]
-            let byte = simd.shr(header.scales[at / 4], 8 * (at % 4) as u32);
-            let byte = simd.xor(simd.and(byte, simd.splat(0xff)), simd.splat(0x80));
-            simd.mul_f(header.d, simd.to_float(simd.sub(byte, simd.splat(0x80))))
-        };
-        let scales = [scale(2 * index), scale(2 * index + 1)];
+        let scales = [header.scale(simd, 2 * index), header.scale(simd, 2 * index + 1)];
         Unit { codes, scales, min: scales[0] }
     }
 }
