@@ -175,3 +175,28 @@ fn a_prefill_is_cancelled_before_its_first_token() {
     peer.send(submit(&after));
     assert_eq!(peer.collect(&after), expected, "an aborted pass leaves nothing behind");
 }
+
+/// A copy of the model that is removed in the end.
+struct Copy(std::path::PathBuf);
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_weight_file_cut_while_mapped_is_named_as_the_cause() {
+    let Some(model) = model("a_weight_file_cut_while_mapped_is_named_as_the_cause") else { return };
+    let name = format!("strata-cut-{}.gguf", std::process::id());
+    let copy = Copy(std::env::temp_dir().join(name));
+    std::fs::copy(&model, &copy.0).unwrap();
+    let mut peer = Peer::ready(copy.0.to_str().unwrap());
+    let file = std::fs::OpenOptions::new().write(true).open(&copy.0).unwrap();
+    file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+    peer.send(submit(&submission(1, 1, 100, 10)));
+    let (status, said) = peer.end();
+    let exit = i32::from(WorkerExit::WeightsUnreadable.code());
+    assert_eq!(code_or_signal(status), (Some(exit), None), "{said}");
+    assert!(said.contains("exit=weights_unreadable(17) signal=SIGBUS"), "{said}");
+}
