@@ -72,7 +72,11 @@ pub fn attention(
     let tasks = tasks(heads, parts);
     let out = SharedMut::new(out);
     pool.run(tasks.len(), &|index| {
-        dispatch(isa, Attend { heads, scale, q, task: tasks[index], out });
+        // Outside of `dispatch`: what runs inside a foreign closure is not compiled for its level.
+        SCRATCH.with_borrow_mut(|Scratch { rows, page }| {
+            let task = tasks[index];
+            dispatch(isa, Attend { heads, scale, q, task, out, rows, converted: page });
+        });
     });
 }
 
@@ -118,19 +122,26 @@ fn tasks<'a>(heads: Heads, parts: &[AttentionPart<'a>]) -> Vec<Task<'a>> {
     tasks
 }
 
-thread_local! {
-    /// Reused from task to task: a page in f32 may be too large to allocate cheaply each time.
-    static ROWS: RefCell<Rows> = const { RefCell::new(Rows::new()) };
-    static PAGE: RefCell<Vec<Chunk>> = const { RefCell::new(Vec::new()) };
+/// Memory of one thread, reused: a page in f32 may be too large to allocate cheaply each time.
+struct Scratch {
+    rows: Rows,
+    page: Vec<Chunk>,
 }
 
-#[derive(Clone, Copy)]
+thread_local! {
+    static SCRATCH: RefCell<Scratch> =
+        const { RefCell::new(Scratch { rows: Rows::new(), page: Vec::new() }) };
+}
+
 struct Attend<'a> {
     heads: Heads,
     scale: f32,
     q: &'a [f32],
     task: Task<'a>,
     out: SharedMut<'a, f32>,
+    rows: &'a mut Rows,
+    /// A page's keys and values as f32.
+    converted: &'a mut Vec<Chunk>,
 }
 
 impl Vectorised for Attend<'_> {
@@ -138,16 +149,7 @@ impl Vectorised for Attend<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        ROWS.with_borrow_mut(|rows| {
-            PAGE.with_borrow_mut(|page| self.attend(lanes, rows, page));
-        });
-    }
-}
-
-impl Attend<'_> {
-    #[inline(always)]
-    fn attend<L: Lanes>(self, lanes: L, rows: &mut Rows, converted: &mut Vec<Chunk>) {
-        let Self { heads, scale, q, task, out } = self;
+        let Self { heads, scale, q, task, out, rows, converted } = self;
         let (group, head_dim) = (heads.group(), heads.head_dim());
         let n = task.n_rows * group;
         rows.reset(n, head_dim);

@@ -4,13 +4,14 @@
 //! instructions; and references to arrays of sixteen are valid for the whole of each access.
 
 use core::arch::x86_64::{
-    __m128, __m128i, __m256, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadu_si128, _mm_max_ps,
-    _mm_max_ss, _mm_movehl_ps, _mm_shuffle_ps, _mm_storeu_si128, _mm256_add_epi32, _mm256_add_ps,
-    _mm256_blendv_ps, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cmpgt_epi32,
-    _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_cvtps_ph, _mm256_div_ps, _mm256_extractf128_ps,
-    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps,
-    _mm256_permute_ps, _mm256_round_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
-    _mm256_slli_epi32, _mm256_srai_epi32, _mm256_storeu_ps, _mm256_sub_epi32, _mm256_sub_ps,
+    __m128, __m128i, __m256, __m256i, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadu_si128,
+    _mm_max_ps, _mm_max_ss, _mm_movehl_ps, _mm_shuffle_ps, _mm_storeu_si128, _mm256_add_epi32,
+    _mm256_add_ps, _mm256_blendv_ps, _mm256_castps256_ps128, _mm256_castsi256_ps,
+    _mm256_cmpgt_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_cvtps_ph, _mm256_div_ps,
+    _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_min_ps,
+    _mm256_mul_ps, _mm256_permute_ps, _mm256_round_ps, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setr_epi32, _mm256_slli_epi32, _mm256_srai_epi32, _mm256_storeu_ps, _mm256_sub_epi32,
+    _mm256_sub_ps,
 };
 
 use super::{LANES, Lanes, Vectorised};
@@ -74,10 +75,25 @@ unsafe fn scale_8(v: __m256, n: __m256) -> __m256 {
         let n = _mm256_cvtps_epi32(n);
         let first = _mm256_srai_epi32::<1>(n);
         let rest = _mm256_sub_epi32(n, first);
-        let bias = _mm256_set1_epi32(127);
-        let power = |n| _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, bias)));
-        _mm256_mul_ps(_mm256_mul_ps(v, power(first)), power(rest))
+        _mm256_mul_ps(_mm256_mul_ps(v, power_of_two(first)), power_of_two(rest))
     }
+}
+
+/// `2^n` for integers in -126..=127.
+#[inline(always)]
+unsafe fn power_of_two(n: __m256i) -> __m256 {
+    // SAFETY: the caller's proof.
+    unsafe {
+        let biased = _mm256_add_epi32(n, _mm256_set1_epi32(127));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
+    }
+}
+
+/// `v` in lanes whose number is below `n`, `fill` in the others.
+#[inline(always)]
+unsafe fn keep_below(v: __m256, n: __m256i, lane: __m256i, fill: __m256) -> __m256 {
+    // SAFETY: the caller's proof.
+    unsafe { _mm256_blendv_ps(fill, v, _mm256_castsi256_ps(_mm256_cmpgt_epi32(n, lane))) }
 }
 
 /// The same operation on both halves.
@@ -197,11 +213,8 @@ impl Lanes for Avx2 {
         unsafe {
             let low = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
             let high = _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15);
-            let kept = |lane| _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
-            [
-                _mm256_blendv_ps(fill[0], v[0], kept(low)),
-                _mm256_blendv_ps(fill[1], v[1], kept(high)),
-            ]
+            let n = _mm256_set1_epi32(n);
+            [keep_below(v[0], n, low, fill[0]), keep_below(v[1], n, high, fill[1])]
         }
     }
 
