@@ -210,3 +210,95 @@ fn what_cannot_be_computed_is_refused_with_a_reason() {
     assert!(refusal(&outcome).contains("all 3 slots"), "{outcome:?}");
     assert_eq!(scheduler.plan().len(), 3, "the others go on");
 }
+
+/// Small numbers that look random; the seed is in the failure's message.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        u32::try_from(self.0 >> 33).unwrap() % bound
+    }
+}
+
+/// What a supervisor would see and check.
+#[derive(Default)]
+struct Watched {
+    length: u32,
+    acknowledged: u32,
+    ends: u32,
+}
+
+#[test]
+fn any_course_of_events_keeps_the_laws() {
+    for seed in 0..200 {
+        let mut numbers = Numbers(seed);
+        let mut scheduler = Scheduler::new(LIMITS);
+        let mut watched: Vec<Watched> = Vec::new();
+        for _ in 0..300 {
+            let outcome = match (numbers.below(8), watched.len()) {
+                (0, count) => {
+                    let length = 1 + numbers.below(700);
+                    let length_max = Position(length + numbers.below(60));
+                    watched.push(Watched { length, acknowledged: length, ends: 0 });
+                    let id = u64::try_from(count).unwrap();
+                    submit(&mut scheduler, Submit { length_max, ..submission(id, length) })
+                }
+                (1, count) if count > 0 => {
+                    let id = numbers.below(u32::try_from(count).unwrap());
+                    let keep = Position(watched[id as usize].length);
+                    scheduler.end(SessionId(u64::from(id)), keep)
+                }
+                (2 | 3, count) if count > 0 => {
+                    let id = numbers.below(u32::try_from(count).unwrap());
+                    let session = &mut watched[id as usize];
+                    session.acknowledged = session.length;
+                    let last = Position(session.length - 1);
+                    scheduler.acknowledge(SessionId(u64::from(id)), last).unwrap();
+                    Outcome::default()
+                }
+                _ => {
+                    let token = numbers.below(100);
+                    let (plan, outcome) = pass(&mut scheduler, token);
+                    check_pass(&plan, seed);
+                    outcome
+                }
+            };
+            for message in outcome.messages {
+                watch(&mut watched, &message, seed);
+            }
+        }
+        let under_way = watched.iter().filter(|session| session.ends == 0).count();
+        assert_eq!(under_way, scheduler.sessions.len(), "seed {seed}");
+    }
+}
+
+fn check_pass(plan: &[Item], seed: u64) {
+    let mut slots: Vec<_> = plan.iter().map(|item| item.slot).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    assert_eq!(slots.len(), plan.len(), "seed {seed}: a slot stands twice in a pass");
+    let prefill: usize = plan.iter().filter(|item| item.is_prefill()).map(|item| item.count).sum();
+    let bound = LIMITS.prefill_chunk as usize;
+    assert!(prefill <= bound, "seed {seed}: {prefill} prefill tokens in a pass");
+    let decodes = plan.iter().any(|item| !item.is_prefill());
+    let bound = PREFILL_CHUNK_SHARED as usize;
+    assert!(!decodes || prefill <= bound, "seed {seed}: {prefill} tokens beside a decode row");
+}
+
+fn watch(watched: &mut [Watched], message: &FromWorker, seed: u64) {
+    match message {
+        FromWorker::Tokens { session, position, tokens } => {
+            let session = &mut watched[usize::try_from(session.0).unwrap()];
+            assert_eq!((position.0, session.ends), (session.length, 0), "seed {seed}");
+            session.length += u32::try_from(tokens.len()).unwrap();
+            assert!(session.length - session.acknowledged <= RUN_AHEAD_MAX, "seed {seed}");
+        }
+        FromWorker::Ended { session, length, .. } => {
+            let session = &mut watched[usize::try_from(session.0).unwrap()];
+            session.ends += 1;
+            assert_eq!((session.ends, length.0), (1, session.length), "seed {seed}");
+        }
+        _ => {}
+    }
+}
