@@ -13,6 +13,8 @@
 //! * [`programs`]: where the programs under test are.
 //! * [`python`]: Python with pip, in a folder of our own.
 //! * [`build`]: building the programs, for `cargo demo` and `cargo verify`.
+//! * [`storm`]: many streams over a worker that is killed again and again.
+//! * [`random`]: repeatable randomness.
 //! * [`wait`]: waiting for a condition.
 #![forbid(unsafe_code)]
 
@@ -23,7 +25,9 @@ pub mod model;
 pub mod process;
 pub mod programs;
 pub mod python;
+pub mod random;
 pub mod server;
 pub mod sse;
+pub mod storm;
 pub mod tiny_model;
 pub mod wait;
