@@ -132,8 +132,8 @@ pub(super) fn sentence_piece_header() -> Header {
         kinds.push(6);
         scores.push(0.0);
     }
-    let pieces = ["▁a", "ll", "▁all", "a", "l", "▁", "s", "<", ">", "/", "al", "▁<", "aa", "aaa"];
-    for (piece, score) in pieces.into_iter().zip((1i16..).map(|rank| -f32::from(rank))) {
+    let pieces = "▁a ll ▁all a l ▁ s < > / al ▁< aa aaa".split(' ');
+    for (piece, score) in pieces.zip((1i16..).map(|rank| -f32::from(rank))) {
         tokens.push(piece.to_owned());
         kinds.push(1);
         scores.push(score);

@@ -16,7 +16,7 @@ use super::{TextError, messages, python};
 
 /// Steps a template may take: a few seconds at most, and far beyond what the longest
 /// conversation needs.
-const STEPS_MAX: u64 = 50_000_000;
+const STEPS_MAX: u64 = 20_000_000;
 
 /// Longest template accepted, in bytes. The longest published ones have some 30 KB.
 const TEMPLATE_BYTES_MAX: usize = 1024 * 1024;

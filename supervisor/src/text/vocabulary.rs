@@ -70,7 +70,9 @@ pub(super) struct Vocabulary {
 
 /// Tokens that end a turn or a text in the models we know, found by name because weight files
 /// often declare only one of them.
-const END_NAMES: [&str; 12] = [
+///
+/// Source: the same list in llama.cpp's `llama-vocab.cpp`.
+const END_NAMES: [&str; 22] = [
     "<|im_end|>",
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -79,6 +81,16 @@ const END_NAMES: [&str; 12] = [
     "<|end|>",
     "<|return|>",
     "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<|eos|>",
+    "<eos>",
+    "<turn|>",
+    "<end_of_utterance>",
+    "<｜end▁of▁sentence｜>",
+    "[EOT]",
+    "[EOS]",
+    "[e~[",
     "<end_of_turn>",
     "<|END_OF_TURN_TOKEN|>",
     "</s>",
@@ -200,9 +212,13 @@ fn role(metadata: &Metadata, key: &str, count: usize) -> Result<Option<TokenId>,
 
 fn ends(tokens: &[String], kinds: &[TokenKind], named: &[Option<TokenId>]) -> Box<[TokenId]> {
     let mut ends: Vec<TokenId> = Vec::new();
+    // Where a model tells the end of a reply from that of a message, `<|end|>` is the latter.
+    let has = |name: &str| tokens.iter().any(|token| token == name);
+    let mid_reply = has("<|return|>") && has("<|call|>") || has("<|calls|>") && has("<|flush|>");
     let by_name = tokens.iter().zip(kinds).enumerate().filter_map(|(index, (token, kind))| {
         let is_special = matches!(kind, TokenKind::Control | TokenKind::UserDefined);
-        (is_special && END_NAMES.contains(&token.as_str())).then(|| Vocabulary::id(index))
+        let is_end = END_NAMES.contains(&token.as_str()) && !(mid_reply && token == "<|end|>");
+        (is_special && is_end).then(|| Vocabulary::id(index))
     });
     for token in named.iter().flatten().copied().chain(by_name) {
         if !ends.contains(&token) && ends.len() < END_TOKENS_MAX {

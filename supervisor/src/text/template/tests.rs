@@ -33,38 +33,46 @@ fn hi() -> [Value; 1] {
 fn what_templates_take_from_python_works() {
     for (source, expected) in [
         (
-            "{%- for m in messages %}\n    {%- if true %}\n{{ m['content'] }}\n    {% endif %}\n{% endfor %}",
+            "{%- for m in messages %}\n    {%- if true %}\n{{ m['content'] }}\n    {% endif %}\
+             \n{% endfor %}",
             "hi\n",
         ),
         ("{{ '  a b '.strip() ~ 'xay'.split('a')[-1] ~ 'abc'.replace('b', '') }}", "a byac"),
         (
-            "{{ 'abc'.startswith('ab') }}{{ 'abc'.endswith('x') }}{{ 'aB'.upper() }}{{ 'aB'.lower() }}",
+            "{{ 'abc'.startswith('ab') }}{{ 'abc'.endswith('x') }}{{ 'aB'.upper() }}\
+             {{ 'aB'.lower() }}",
             "TrueFalseABab",
         ),
         ("{{ ' a'.lstrip() ~ 'a '.rstrip() ~ 'ab'.title() ~ ','.join(['x', 'y']) }}", "aaAbx,y"),
         ("{% for k, v in {'b': 1, 'a': 2}.items() %}{{ k }}{{ v }}{% endfor %}", "b1a2"),
         (
-            "{{ messages[0].get('role') }}{{ messages[0].get('no', 'none') }}{{ {'z': 1}.keys() | list | length }}",
+            "{{ messages[0].get('role') }}{{ messages[0].get('no', 'none') }}\
+             {{ {'z': 1}.keys() | list | length }}",
             "usernone1",
         ),
         (
-            "{% for x in range(9) %}{% if x == 1 %}{% continue %}{% endif %}{% if x > 2 %}{% break %}{% endif %}{{ x }}{% endfor %}",
+            "{% for x in range(9) %}{% if x == 1 %}{% continue %}{% endif %}{% if x > 2 %}\
+             {% break %}{% endif %}{{ x }}{% endfor %}",
             "02",
         ),
         (
-            "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+            "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}\
+             {% endfor %}{{ ns.n }}",
             "1",
         ),
         ("{% macro twice(x) %}{{ x }}{{ x }}{% endmacro %}{{ twice('ab') }}", "abab"),
         (
-            "{{ messages[::-1][0].role }}{{ messages[0].content[:1] }}{{ bos_token }}|{{ eos_token }}",
+            "{{ messages[::-1][0].role }}{{ messages[0].content[:1] }}{{ bos_token }}\
+             |{{ eos_token }}",
             "userh|<|im_end|>",
         ),
         (
-            "{{ tools is none }}{{ documents is none }}{{ absent is defined }}{{ messages[0].content is string }}",
+            "{{ tools is none }}{{ documents is none }}{{ absent is defined }}\
+             {{ messages[0].content is string }}",
             "TrueTrueFalseTrue",
         ),
-        ("{% set x = [1, 2] + [3] %}{{ x | tojson }}{{ 'é\"<' | tojson }}", "[1, 2, 3]\"é\\\"<\""),
+        ("{% set x = [1, 2] + [3] %}{{ x | tojson }}", "[1, 2, 3]"),
+        ("{{ 'é\"<' | tojson }}", "\"é\\\"<\""),
         (
             "{{ {'b': [1, {'c': none}], 'a': true} | tojson }}",
             r#"{"b": [1, {"c": null}], "a": true}"#,
@@ -112,7 +120,8 @@ fn a_template_that_cannot_be_compiled_refuses_chats_only() {
 #[test]
 fn time_and_output_are_bounded() {
     let start = Instant::now();
-    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% set c = a %}{% endfor %}{% endfor %}";
+    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% set c = a %}\
+        {% endfor %}{% endfor %}";
     assert_eq!(render(endless, &hi()), Err(TemplateError::TooSlow));
     let long = "{% for a in range(9999) %}{{ 'x' * 99999 }}{% endfor %}";
     assert_eq!(render(long, &hi()), Err(TemplateError::TooLong));
@@ -124,14 +133,16 @@ fn time_and_output_are_bounded() {
 #[test]
 fn contents_become_strings() {
     let source = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
+    let part = |text: &str| json!({"type": "text", "text": text});
     let messages = [
-        json!({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}),
+        json!({"role": "user", "content": [part("a"), part("b")]}),
         json!({"role": "assistant", "content": null}),
         json!({"role": "assistant"}),
         json!({"role": "tool", "content": "", "name": null}),
     ];
     assert_eq!(render(source, &messages).unwrap(), "[ab][][][]");
-    let calls = json!([{"type": "function", "function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}}]);
+    let function = json!({"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"});
+    let calls = json!([{"type": "function", "function": function}]);
     let messages = [json!({"role": "assistant", "tool_calls": calls})];
     let source = "{{ messages[0].tool_calls[0].function.arguments | tojson }}";
     assert_eq!(render(source, &messages).unwrap(), r#"{"b": 1, "a": 2}"#);
