@@ -1,0 +1,93 @@
+//! Random requests, random faults, random cancels; each seed another run, each run the same.
+
+use std::time::Duration;
+
+use shared::protocol::Sampling;
+use strata_supervisor::event_loop::{Core, NewRequest};
+use strata_supervisor::session::log::Outcome;
+
+use super::harness::{self, Service, ask, config, read, request};
+use super::random::Random;
+use super::worker::World;
+
+/// Seeds of an ordinary run; `STRATA_SIMULATION_SEEDS` sets another number.
+const SEEDS: u64 = 200;
+
+#[test]
+fn every_answer_is_that_of_an_undisturbed_run_whatever_happens() {
+    let seeds = std::env::var("STRATA_SIMULATION_SEEDS");
+    let seeds = seeds.ok().map_or(SEEDS, |value| value.parse().expect("a number of seeds"));
+    for seed in 0..seeds {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            runtime.block_on(run(seed));
+        }));
+        assert!(result.is_ok(), "seed {seed}");
+    }
+}
+
+async fn run(seed: u64) {
+    let mut random = Random(seed);
+    let faults = random.below(12);
+    let world = World::random(Random(random.next()), faults);
+    let service = Service::start(world, config());
+    let clients = (0..1 + random.below(12))
+        .map(|_| tokio::spawn(client(service.core.clone(), Random(random.next()))))
+        .collect::<Vec<_>>();
+    for client in clients {
+        client.await.unwrap();
+    }
+    service.stop().await;
+}
+
+async fn client(core: Core, mut random: Random) {
+    tokio::time::sleep(Duration::from_millis(random.below(3000).into())).await;
+    for _ in 0..1 + random.below(3) {
+        let request = random_request(&mut random);
+        if random.below(5) == 0 {
+            give_up(&core, &request, &mut random).await;
+        } else {
+            ask(core.clone(), request).await;
+        }
+    }
+}
+
+fn random_request(random: &mut Random) -> NewRequest {
+    let prompt_len = 1 + random.below(60) as usize;
+    let mut request = request(random.next(), prompt_len, random.below(80));
+    if random.below(6) == 0 {
+        request.max_tokens = None;
+    }
+    request.end_tokens = random.below(2) == 0;
+    for choice in 1..=random.below(3) {
+        request.choices.push(Sampling { choice, ..request.choices[0].clone() });
+    }
+    for _ in 0..random.below(3) {
+        let letter =
+            |random: &mut Random| char::from(b'a' + u8::try_from(random.below(4)).unwrap());
+        let length = 1 + random.below(4);
+        request.stops.push((0..length).map(|_| letter(random)).collect());
+    }
+    request
+}
+
+/// A client that goes away at some moment; what it read until then is a prefix of the answer.
+async fn give_up(core: &Core, request: &NewRequest, random: &mut Random) {
+    let ticket = harness::submit(core, request).await;
+    let patience = random.below(30) as usize;
+    let (tokens, text, _) = super::model::expected(request, 0);
+    let mut readers = ticket.readers;
+    if patience > 0 {
+        let part = read(&mut readers[0], request.prompt.len(), patience).await;
+        assert!(tokens.starts_with(&part.tokens));
+        assert!(text.starts_with(&part.text));
+        assert!(!matches!(part.outcome, Some(Outcome::Failed(_))), "{part:?}");
+    }
+    if random.below(2) == 0 {
+        tokio::time::sleep(Duration::from_millis(random.below(100).into())).await;
+    }
+}

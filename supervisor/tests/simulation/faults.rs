@@ -1,0 +1,147 @@
+//! One fault at a time: what is counted, and that the answer does not change.
+
+use std::time::Duration;
+
+use shared::fault::WorkerExit;
+use strata_supervisor::event_loop::Rejection;
+use strata_supervisor::session::log::{Outcome, Phase};
+use strata_supervisor::status::ServiceState;
+
+use super::harness::{Service, config, poison, read, request};
+use super::worker::AtToken::{
+    self, Alien, CloseLink, Die, Empty, EndEarly, EndUnknown, Exit, Gap, Garbage, NonFinite,
+    Repeat, Stall, WrongIncarnation,
+};
+use super::worker::{Fault, World};
+
+/// Asks with this fault in the first life; it must be counted under `reason`.
+async fn survives(fault: Fault, reason: &str) {
+    let service = Service::start(World::scripted([fault]), config());
+    service.ask(request(7, 30, 60)).await;
+    let status = service.core.status();
+    assert_eq!(status.recycles.by_reason.get(reason), Some(&1), "{fault:?}: {status:#?}");
+    assert_eq!(status.recycles.total, 1, "{fault:?}: {status:#?}");
+    assert_eq!(status.last_failure.as_ref().unwrap().incarnation, 1);
+    assert_eq!((status.requests.finished, status.requests.failed), (1, 0));
+    service.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_dies_at_any_phase_is_replaced_and_the_answer_goes_on() {
+    survives(Fault::NotLaunched, "spawn").await;
+    survives(Fault::DieLoading, "sigkill").await;
+    survives(Fault::ExitLoading(WorkerExit::OutOfMemory), "out_of_memory").await;
+    survives(Fault::DieAtProgress(1), "sigkill").await;
+    survives(Fault::DieAtProgress(3), "sigkill").await;
+    for at in [1, 2, 17, 59, 60] {
+        survives(Fault::AtToken(at, Die), "sigkill").await;
+    }
+    survives(Fault::AtToken(5, Exit(WorkerExit::Panic)), "panic").await;
+    survives(Fault::AtToken(5, NonFinite), "nonfinite").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_hangs_is_replaced() {
+    survives(Fault::StallLoading, "load_timeout").await;
+    survives(Fault::StallAtProgress(1), "hang").await;
+    survives(Fault::AtToken(9, Stall), "hang").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_breaks_the_protocol_is_replaced_and_nothing_of_it_is_shown() {
+    let breaches: [AtToken; 8] =
+        [WrongIncarnation, Gap, Repeat, Alien, Empty, EndEarly, EndUnknown, Garbage];
+    for breach in breaches {
+        survives(Fault::AtToken(9, breach), "protocol").await;
+    }
+    survives(Fault::AtToken(9, CloseLink), "link_closed").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_worker_that_answers_no_ping_is_replaced() {
+    let service = Service::serving(World::scripted([Fault::Deaf]), config()).await;
+    service.wait_for(|status| status.recycles.by_reason.contains_key("hang")).await;
+    service.ask(request(1, 5, 5)).await;
+    service.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_prefill_is_no_hang() {
+    let world = World::default();
+    world.set_step(Duration::from_secs(29));
+    let service = Service::serving(world, config()).await;
+    service.ask(request(1, 200, 3)).await;
+    assert_eq!(service.core.status().recycles.total, 0);
+    service.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_kills_every_worker_is_convicted_and_the_others_go_on() {
+    for (fault, kind) in [
+        (Fault::DieAtProgress(1), "crash"),
+        (Fault::StallAtProgress(1), "hang"),
+        (Fault::AtToken(1, NonFinite), "nonfinite"),
+    ] {
+        let world = World::default();
+        world.set_poison(fault);
+        let service = Service::serving(world, strata_config(5)).await;
+        let core = service.core.clone();
+        let innocent = tokio::spawn(super::harness::ask(core.clone(), request(3, 20, 80)));
+        let mut ticket = service.submit(&poison(1)).await;
+        let late = tokio::spawn(super::harness::ask(core, request(4, 20, 80)));
+        let read = read(&mut ticket.readers[0], 20, usize::MAX).await;
+        let Some(Outcome::Failed(failure)) = read.outcome else { panic!("{read:?}") };
+        assert_eq!(failure.kind, kind);
+        assert!(failure.deterministic && !failure.retryable, "{failure:?}");
+        assert_eq!(failure.attempts, 3);
+        assert!(matches!(failure.phase, Phase::Prefill | Phase::Replay), "{failure:?}");
+        innocent.await.unwrap();
+        late.await.unwrap();
+        assert_ne!(service.core.status().state, ServiceState::Degraded);
+        service.stop().await;
+    }
+}
+
+fn strata_config(failures_max: u32) -> shared::config::Config {
+    shared::config::Config { failures_max, ..config() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_cannot_start_says_so_and_comes_back_by_itself() {
+    let world = World::scripted([Fault::None, Fault::AtToken(3, Die)]);
+    for _ in 0..6 {
+        world.add(Fault::DieLoading);
+    }
+    let service = Service::serving(world, strata_config(4)).await;
+    service
+        .core
+        .control(strata_supervisor::event_loop::Control::Recycle { now: true })
+        .await
+        .unwrap();
+    let mut ticket = service.submit(&request(2, 10, 50)).await;
+    let status = service.wait_for(|status| status.state == ServiceState::Degraded).await;
+    assert!(status.retry_at.is_some());
+    let refused = service.core.submit(request(2, 10, 50)).await;
+    assert!(matches!(refused, Err(Rejection::Degraded { .. })), "{refused:?}");
+    let read = read(&mut ticket.readers[0], 10, usize::MAX).await;
+    let Some(Outcome::Failed(failure)) = read.outcome else { panic!("{read:?}") };
+    assert!(failure.retryable && !failure.deterministic, "{failure:?}");
+    service.wait_for(|status| status.state == ServiceState::Serving).await;
+    service.ask(request(2, 10, 50)).await;
+    service.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_that_cannot_be_loaded_is_not_tried_again_without_an_order() {
+    let world = World::scripted([Fault::ExitLoading(WorkerExit::Model)]);
+    let service = Service::start(world, config());
+    let status = service.wait_for(|status| status.state == ServiceState::Held).await;
+    assert!(status.cause.as_ref().unwrap().contains("model"), "{status:#?}");
+    let refused = service.core.submit(request(2, 10, 50)).await;
+    assert!(matches!(refused, Err(Rejection::Held { .. })), "{refused:?}");
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(service.core.status().worker.incarnation, 1);
+    service.core.control(strata_supervisor::event_loop::Control::Release).await.unwrap();
+    service.ask(request(2, 10, 50)).await;
+    service.stop().await;
+}
