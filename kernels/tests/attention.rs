@@ -1,5 +1,8 @@
 //! Is `cpu::attention` its reference, and does a row depend on nothing but itself?
 
+mod common;
+
+use common::{Random, bits};
 use half::f16;
 use strata_kernels::cpu::kv::{Heads, KvPage, PAGE_LEN};
 use strata_kernels::cpu::{AttentionPart, attention, kv_append};
@@ -15,21 +18,6 @@ const TOLERANCE: f32 = 1.0e-4;
 const SHAPES: [(usize, usize, usize); 7] =
     [(9, 3, 64), (4, 4, 16), (8, 1, 80), (5, 1, 96), (2, 1, 128), (14, 2, 256), (1, 1, 48)];
 
-struct Random(u64);
-
-impl Random {
-    fn bits(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn values(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| (self.bits() % 8001) as f32 / 1000.0 - 4.0).collect()
-    }
-}
-
 /// A sequence with its queries.
 struct Sequence {
     heads: Heads,
@@ -43,9 +31,9 @@ impl Sequence {
         let mut random = Random(seed);
         Self {
             heads,
-            q: random.values(n * heads.q_width()),
-            keys: random.values(n * heads.kv_width()),
-            values: random.values(n * heads.kv_width()),
+            q: random.values(n * heads.q_width(), 4.0),
+            keys: random.values(n * heads.kv_width(), 4.0),
+            values: random.values(n * heads.kv_width(), 4.0),
         }
     }
 
@@ -96,10 +84,6 @@ impl Sequence {
         );
         out
     }
-}
-
-fn bits(x: &[f32]) -> Vec<u32> {
-    x.iter().map(|x| x.to_bits()).collect()
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Does `cpu::sample` keep, draw and report what its reference does?
 
+mod common;
+
+use common::Random;
 use strata_kernels::cpu::sample::{
     Drawn, LOGPROB_MIN, NonFiniteLogit, SampleParams, SampleScratch, SeenTokens, philox, sample,
 };
@@ -10,21 +13,9 @@ use strata_kernels::reference::sample as reference;
 /// f32 roundings of its lanes, some 1e-6.
 const LOGPROB_TOLERANCE: f64 = 4.0e-6;
 
-struct Random(u64);
-
-impl Random {
-    fn bits(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// Logits with many near-ties: sums of three uniform numbers times `spread`.
-    fn logits(&mut self, n: usize, spread: f32) -> Vec<f32> {
-        let mut uniform = || (self.bits() >> 40) as f32 / (1 << 24) as f32 - 0.5;
-        (0..n).map(|_| (uniform() + uniform() + uniform()) * spread).collect()
-    }
+/// Many near-ties: sums of three uniform numbers times `spread`.
+fn logits(random: &mut Random, n: usize, spread: f32) -> Vec<f32> {
+    (0..n).map(|_| (random.centred() + random.centred() + random.centred()) * spread).collect()
 }
 
 fn draw_on(isa: Isa, logits: &[f32], params: &SampleParams, position: u32) -> Drawn {
@@ -59,7 +50,7 @@ fn draws_are_those_of_the_reference() {
             (100_000, 0.5, 0.5),
         ] {
             for (spread, temperature) in [(0.01, 1.0), (4.0, 0.8), (30.0, 2.0), (10.0, 1.0e-6)] {
-                let logits = random.logits(n, spread);
+                let logits = logits(&mut random, n, spread);
                 let params = SampleParams {
                     seed: 5,
                     choice: 1,
@@ -90,7 +81,7 @@ fn draws_are_those_of_the_reference() {
 fn the_best_token_is_the_lowest_of_equals_and_levels_agree() {
     let mut random = Random(2);
     for n in LENGTHS {
-        let mut logits = random.logits(n, 8.0);
+        let mut logits = logits(&mut random, n, 8.0);
         for x in &mut logits {
             *x = (*x * 4.0).round() / 4.0;
         }
@@ -116,7 +107,9 @@ fn frequencies_follow_the_probabilities() {
     let mut logits = vec![-1.0e4; 3000];
     let share = [(7, 0.5_f64), (70, 0.25), (71, 0.125), (1500, 0.0625), (2999, 0.0625)];
     for (token, probability) in share {
-        logits[token] = probability.ln() as f32;
+        #[expect(clippy::cast_possible_truncation, reason = "rounded to f32")]
+        let logit = probability.ln() as f32;
+        logits[token] = logit;
     }
     let params = SampleParams { seed: 1234, temperature: 1.0, ..SampleParams::default() };
     let n = 20_000;
@@ -141,7 +134,7 @@ fn frequencies_follow_the_probabilities() {
 
 #[test]
 fn draws_depend_on_seed_choice_and_position_and_on_nothing_else() {
-    let logits = Random(3).logits(1000, 1.0);
+    let logits = logits(&mut Random(3), 1000, 1.0);
     let base = SampleParams { seed: 9, temperature: 1.0, ..SampleParams::default() };
     let run = |params: &SampleParams| -> Vec<u32> {
         (0..50).map(|position| draw(&logits, params, position)).collect()
@@ -160,7 +153,7 @@ fn nothing_is_sampled_from_a_row_that_is_not_finite() {
     for n in [1, 64, 100, 4096] {
         for place in [0, n / 2, n - 1] {
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-                let mut logits = Random(4).logits(n, 3.0);
+                let mut logits = logits(&mut Random(4), n, 3.0);
                 logits[place] = bad;
                 for isa in Isa::available() {
                     let params = SampleParams { temperature: 0.5, ..SampleParams::default() };
@@ -176,7 +169,7 @@ fn nothing_is_sampled_from_a_row_that_is_not_finite() {
 
 #[test]
 fn logprobs_are_those_of_the_row_after_the_bias() {
-    let mut logits = Random(6).logits(3000, 20.0);
+    let mut logits = logits(&mut Random(6), 3000, 20.0);
     logits[10] = -3.0e38;
     logits[20] = logits[21];
     let params = SampleParams {
