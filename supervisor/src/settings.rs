@@ -98,7 +98,8 @@ impl Settings {
     pub fn validate(&self) -> Result<(), StartError> {
         self.config.validate().map_err(|error| {
             let source = self.source(error.key);
-            let place = if *source == Source::Default { String::new() } else { format!("{source}: ") };
+            let place =
+                if *source == Source::Default { String::new() } else { format!("{source}: ") };
             StartError::new(Exit::Configuration, format!("{place}{error}"))
         })
     }

@@ -68,15 +68,17 @@ fn attach(body: Body, mut entry: Entry) -> Body {
         return body;
     }
     let frames = body.into_data_stream();
-    Body::from_stream(futures_util::stream::unfold((frames, entry), |(mut frames, mut entry)| {
-        async move {
+    Body::from_stream(futures_util::stream::unfold(
+        (frames, entry),
+        |(mut frames, mut entry)| async move {
             match frames.next().await {
                 Some(frame) => Some((frame, (frames, entry))),
                 None => {
                     entry.is_whole = true;
+                    drop(entry);
                     None
                 }
             }
-        }
-    }))
+        },
+    ))
 }

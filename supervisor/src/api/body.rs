@@ -33,15 +33,15 @@ const DRAIN_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A body, and the permit it holds if it is large.
 #[derive(Debug)]
-pub struct Request {
+pub(super) struct Request {
     /// The bytes, at most `BODY_BYTES_MAX`.
-    pub bytes: Bytes,
+    pub(super) bytes: Bytes,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// Reads bodies; one for the whole API.
 #[derive(Debug)]
-pub struct BodyReader {
+pub(super) struct BodyReader {
     large: Arc<Semaphore>,
     /// A client that sends nothing for this long is refused.
     stall: Duration,
@@ -50,7 +50,7 @@ pub struct BodyReader {
 impl BodyReader {
     /// A reader that gives up on clients that send nothing for `stall`.
     #[must_use]
-    pub fn new(stall: Duration) -> Self {
+    pub(super) fn new(stall: Duration) -> Self {
         Self { large: Arc::new(Semaphore::new(LARGE_BODIES_MAX)), stall }
     }
 
@@ -59,7 +59,7 @@ impl BodyReader {
     /// # Errors
     ///
     /// 413 for one over `BODY_BYTES_MAX`, 408 for one that stalls, 400 for one that breaks off.
-    pub async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Request, ApiError> {
+    pub(super) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Request, ApiError> {
         let announced = headers
             .get(header::CONTENT_LENGTH)
             .and_then(|value| value.to_str().ok()?.parse::<u64>().ok())
@@ -125,7 +125,7 @@ async fn drain(mut body: Body) {
 /// # Errors
 ///
 /// 400 for bytes that are not UTF-8, not JSON, hold too many values, or are not an object.
-pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
+pub(super) fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         ApiError::invalid(format!("the body is not UTF-8: byte {} is wrong", error.valid_up_to()))
     })?;

@@ -88,14 +88,11 @@ fn take_logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     let wanted = fields.boolean("logprobs")?.unwrap_or(false);
     let top = fields.integer("top_logprobs", 0..=i64::from(TOP_LOGPROBS_MAX))?;
     match (wanted, top) {
-        (false, Some(1..)) => Err(ApiError::field(
-            "top_logprobs",
-            "`top_logprobs` needs `logprobs` to be true",
-        )),
-        (false, _) => Ok(None),
-        (true, top) => {
-            Ok(Some(top.map_or(0, |top| u32::try_from(top).expect("bounded above"))))
+        (false, Some(1..)) => {
+            Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` to be true"))
         }
+        (false, _) => Ok(None),
+        (true, top) => Ok(Some(top.map_or(0, |top| u32::try_from(top).expect("bounded above")))),
     }
 }
 

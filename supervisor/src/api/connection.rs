@@ -105,10 +105,8 @@ pub async fn serve<L: Accept>(
     while connections.join_next().await.is_some() {}
 }
 
-type Watched<S> = http1::Connection<
-    TokioIo<std::pin::Pin<Box<TimeoutStream<S>>>>,
-    TowerToHyperService<Router>,
->;
+type Watched<S> =
+    http1::Connection<TokioIo<std::pin::Pin<Box<TimeoutStream<S>>>>, TowerToHyperService<Router>>;
 
 fn connect<S>(stream: S, router: Router, stall: Duration) -> Watched<S>
 where

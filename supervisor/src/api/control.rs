@@ -17,11 +17,7 @@ use crate::event_loop::Control;
 type Answer = Result<Json<Value>, ApiError>;
 
 /// `POST /admin/recycle`, with `{"now": true}` to replay instead of letting streams finish.
-pub(super) async fn recycle(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
+pub(super) async fn recycle(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Answer {
     let body = app.bodies.read(&headers, body).await?;
     let now = if body.bytes.is_empty() {
         false

@@ -60,8 +60,7 @@ impl ApiError {
             "the request has {n_prompt} prompt tokens, but the context holds {n_ctx}: shorten the \
              prompt, or start the server with a larger `--context`"
         );
-        let mut error =
-            Self::new(StatusCode::BAD_REQUEST, "exceed_context_size_error", message);
+        let mut error = Self::new(StatusCode::BAD_REQUEST, "exceed_context_size_error", message);
         error.extra.insert("n_prompt_tokens".to_owned(), n_prompt.into());
         error.extra.insert("n_ctx".to_owned(), n_ctx.into());
         error
@@ -121,11 +120,7 @@ impl ApiError {
     }
 
     /// The service cannot take the request now.
-    pub fn unavailable(
-        kind: &str,
-        message: impl Into<String>,
-        retry_after_s: Option<u32>,
-    ) -> Self {
+    pub fn unavailable(kind: &str, message: impl Into<String>, retry_after_s: Option<u32>) -> Self {
         let mut error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message);
         error.extra.insert("kind".to_owned(), kind.into());
         error.retry_after_s = retry_after_s;

@@ -9,22 +9,22 @@ use super::error::ApiError;
 
 /// The fields not taken yet.
 #[derive(Debug)]
-pub struct Fields(Map<String, Value>);
+pub(super) struct Fields(Map<String, Value>);
 
 impl Fields {
     /// All fields of an object.
     #[must_use]
-    pub fn new(fields: Map<String, Value>) -> Self {
+    pub(super) fn new(fields: Map<String, Value>) -> Self {
         Self(fields)
     }
 
     /// A field of any type.
-    pub fn take(&mut self, name: &str) -> Option<Value> {
+    pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.0.remove(name).filter(|value| !value.is_null())
     }
 
     /// A truth value.
-    pub fn boolean(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
+    pub(super) fn boolean(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::Bool(value)) => Ok(Some(value)),
@@ -33,7 +33,7 @@ impl Fields {
     }
 
     /// A text.
-    pub fn string(&mut self, name: &str) -> Result<Option<String>, ApiError> {
+    pub(super) fn string(&mut self, name: &str) -> Result<Option<String>, ApiError> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::String(value)) => Ok(Some(value)),
@@ -42,7 +42,7 @@ impl Fields {
     }
 
     /// An object.
-    pub fn object(&mut self, name: &str) -> Result<Option<Map<String, Value>>, ApiError> {
+    pub(super) fn object(&mut self, name: &str) -> Result<Option<Map<String, Value>>, ApiError> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::Object(value)) => Ok(Some(value)),
@@ -51,7 +51,7 @@ impl Fields {
     }
 
     /// A whole number in a range; `3.0` is one.
-    pub fn integer(
+    pub(super) fn integer(
         &mut self,
         name: &str,
         range: RangeInclusive<i64>,
@@ -64,7 +64,7 @@ impl Fields {
     }
 
     /// A number in a range.
-    pub fn number(
+    pub(super) fn number(
         &mut self,
         name: &str,
         range: RangeInclusive<f64>,
@@ -77,7 +77,7 @@ impl Fields {
     }
 
     /// Notes what nobody took. Unknown fields are accepted: clients send many that are not ours.
-    pub fn finish(self) {
+    pub(super) fn finish(self) {
         if !self.0.is_empty() {
             let names: Vec<&str> = self.0.keys().take(32).map(|name| clip(name, 64)).collect();
             tracing::debug!(fields = ?names, "ignored unknown fields of a request");
@@ -87,7 +87,7 @@ impl Fields {
 
 /// A whole number, written with or without a fraction of zero.
 #[must_use]
-pub fn whole(value: &Value) -> Option<i64> {
+pub(super) fn whole(value: &Value) -> Option<i64> {
     /// Beyond it a double does not hold every whole number.
     const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
     if let Some(number) = value.as_i64() {
@@ -103,7 +103,7 @@ fn between<T: Display>(what: &str, range: &RangeInclusive<T>) -> String {
 }
 
 /// The error for a field of the wrong type or out of range.
-pub fn wrong(name: &str, expected: &str, value: &Value) -> ApiError {
+pub(super) fn wrong(name: &str, expected: &str, value: &Value) -> ApiError {
     let found = match value {
         Value::Null => "null".to_owned(),
         Value::Bool(value) => value.to_string(),

@@ -20,11 +20,7 @@ const OPEN_PATHS: [&str; 6] =
     ["/health", "/v1/health", "/livez", "/readyz", "/models", "/v1/models"];
 
 /// Middleware around the network routes.
-pub(super) async fn check(
-    State(app): State<Arc<App>>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(super) async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let verdict = if app.api_keys.is_empty() {
         check_places(request.headers(), app.listen)
     } else if OPEN_PATHS.contains(&request.uri().path()) {
@@ -71,11 +67,8 @@ fn check_places(headers: &HeaderMap, listen: SocketAddr) -> Result<(), ApiError>
         }
     }
     if let Some(origin) = headers.get(header::ORIGIN) {
-        let host = origin
-            .to_str()
-            .ok()
-            .and_then(|origin| origin.split_once("://"))
-            .map(|(_, host)| host);
+        let host =
+            origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
         if !host.is_some_and(|host| is_local(host, listen)) {
             return Err(ApiError::forbidden(
                 "requests from web pages of other origins are refused while no API key is set",

@@ -113,8 +113,7 @@ impl Page {
         self.text.push_str(name);
         for (place, (label, content)) in labels.iter().enumerate() {
             let open = if place == 0 { '{' } else { ',' };
-            let content =
-                content.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let content = content.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             write!(self.text, "{open}{label}=\"{content}\"").expect("cannot fail");
         }
         let close = if labels.is_empty() { "" } else { "}" };

@@ -22,21 +22,21 @@ const BAN: f32 = -1.0e9;
 
 /// The common part of a request.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub(super) struct Options {
     /// How choice 0 is drawn.
-    pub sampling: Sampling,
+    pub(super) sampling: Sampling,
     /// Choices for each prompt.
-    pub n: u32,
+    pub(super) n: u32,
     /// Most tokens for each choice.
-    pub max_tokens: Option<u32>,
+    pub(super) max_tokens: Option<u32>,
     /// Strings that end a choice.
-    pub stops: Vec<String>,
+    pub(super) stops: Vec<String>,
     /// Whether the model's end tokens end a choice.
-    pub end_tokens: bool,
+    pub(super) end_tokens: bool,
     /// Whether the answer comes in pieces.
-    pub stream: bool,
+    pub(super) stream: bool,
     /// Whether a stream ends with a usage chunk.
-    pub include_usage: bool,
+    pub(super) include_usage: bool,
 }
 
 impl Options {
@@ -45,7 +45,7 @@ impl Options {
     /// # Errors
     ///
     /// 400, naming the first field that cannot be used.
-    pub fn take(
+    pub(super) fn take(
         fields: &mut Fields,
         words: &dyn Words,
         choices_max: u32,
@@ -79,7 +79,12 @@ impl Options {
     /// The request to the event loop for one prompt. `first_choice` counts over all prompts, so
     /// that equal prompts of one request draw differently.
     #[must_use]
-    pub fn request(&self, prompt: Arc<[TokenId]>, first_choice: u32, label: &str) -> NewRequest {
+    pub(super) fn request(
+        &self,
+        prompt: Arc<[TokenId]>,
+        first_choice: u32,
+        label: &str,
+    ) -> NewRequest {
         let choices = (first_choice..first_choice + self.n)
             .map(|choice| Sampling { choice, ..self.sampling.clone() })
             .collect();
@@ -140,7 +145,7 @@ fn take_seed(fields: &mut Fields) -> Result<u64, ApiError> {
 
 /// 64 bits nobody can guess.
 #[must_use]
-pub fn random() -> u64 {
+pub(super) fn random() -> u64 {
     // The standard library keys each of these hashers from the system's randomness.
     RandomState::new().build_hasher().finish()
 }
@@ -251,7 +256,7 @@ fn bias_value(value: &Value) -> Result<f32, ApiError> {
 
 /// A token id inside the vocabulary.
 #[must_use]
-pub fn token(id: i64, words: &dyn Words) -> Option<TokenId> {
+pub(super) fn token(id: i64, words: &dyn Words) -> Option<TokenId> {
     let id = TokenId(u32::try_from(id).ok()?);
     (id.index() < words.vocab_size()).then_some(id)
 }

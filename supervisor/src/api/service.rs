@@ -50,11 +50,8 @@ impl std::fmt::Debug for Admitted {
 
 impl From<Ticket> for Admitted {
     fn from(ticket: Ticket) -> Self {
-        let readers = ticket
-            .readers
-            .into_iter()
-            .map(|reader| Box::new(reader) as Box<dyn Reader>)
-            .collect();
+        let readers =
+            ticket.readers.into_iter().map(|reader| Box::new(reader) as Box<dyn Reader>).collect();
         Self { created: ticket.created, readers }
     }
 }

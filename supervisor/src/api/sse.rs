@@ -176,12 +176,8 @@ impl Stream {
             Err(failure) => return self.fail(&failure, out),
         };
         self.progress.finished += 1;
-        let parts = ChoiceParts {
-            index,
-            text: None,
-            logprobs: Value::Null,
-            finish_reason: Some(reason),
-        };
+        let parts =
+            ChoiceParts { index, text: None, logprobs: Value::Null, finish_reason: Some(reason) };
         let choice = parts.into_chunk(self.head.route);
         let mut chunk = self.chunk(vec![choice]);
         if self.progress.finished == self.n_choices && !self.include_usage {

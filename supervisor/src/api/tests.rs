@@ -1,0 +1,8 @@
+//! The routes over a scripted event loop: framing, refusals, nulls, errors, who may ask.
+
+mod mock;
+
+mod fuzz;
+mod refusals;
+mod streams;
+mod whole;

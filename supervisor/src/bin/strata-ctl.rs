@@ -1,2 +1,7 @@
-//! placeholder
-fn main() {}
+//! The operator's tool; everything is in [`strata_supervisor::ctl`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    strata_supervisor::ctl::run()
+}

@@ -12,8 +12,7 @@ use crate::exit::EXIT_CODES_HELP;
 #[must_use]
 pub fn command() -> Command {
     let keys = KEYS.iter().map(|key| {
-        let action =
-            if key.kind == KeyKind::List { ArgAction::Append } else { ArgAction::Set };
+        let action = if key.kind == KeyKind::List { ArgAction::Append } else { ArgAction::Set };
         let argument = Arg::new(key.name)
             .long(key.flag())
             .value_name(key.placeholder)

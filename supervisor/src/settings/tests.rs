@@ -70,7 +70,10 @@ fn every_error_names_place_key_value_and_what_is_allowed() {
 
     let flags = Inputs { flags: vec![flag("listen", "nowhere")], ..Inputs::default() };
     let message = Settings::load(&flags).unwrap_err().message;
-    assert!(message.starts_with("flag --listen: `listen` is \"nowhere\", but must be"), "{message}");
+    assert!(
+        message.starts_with("flag --listen: `listen` is \"nowhere\", but must be"),
+        "{message}"
+    );
     let variables =
         Inputs { environment: environment(&[("STRATA_SLOTS", "-1")]), ..Inputs::default() };
     let message = Settings::load(&variables).unwrap_err().message;
