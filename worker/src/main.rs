@@ -1,5 +1,6 @@
 //! Reads the command line, does the one thing asked, exits with a
 //! [`WorkerExit`](shared::fault::WorkerExit).
+#![forbid(unsafe_code)]
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -63,7 +64,7 @@ fn serve(link_fd: i32) -> ! {
             slots: start.slots,
             prefill_chunk: start.prefill_chunk,
             threads: start.threads,
-            instruction_set: std::env::var("STRATA_ISA").ok(),
+            instruction_set: std::env::var("STRATA_ISA").ok().filter(|name| !name.is_empty()),
         };
         Engine::<Cpu>::open(Path::new(&start.model), &options, progress)
     });

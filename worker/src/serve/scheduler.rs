@@ -187,7 +187,7 @@ impl Scheduler {
         }
         if length > context_len as usize || submit.length_max.0 > context_len {
             return Err(format!(
-                "{length} tokens, to be continued up to {}, do not fit the context of {context_len}",
+                "{length} tokens, to end at {}, do not fit the context of {context_len}",
                 submit.length_max
             ));
         }
