@@ -222,9 +222,19 @@ pub(super) fn quantize_unit(x: &[f32; UNIT_LEN]) -> QuantizedUnit {
     if !amax.is_finite() {
         whole = [0; UNIT_LEN];
     }
-    #[expect(clippy::cast_possible_truncation, reason = "at most 127 by the choice of the scale")]
-    let codes = whole.map(|code| code as i8);
-    let sum_first = whole[..UNIT_LEN / 2].iter().sum::<i32>();
-    let sum = sum_first + whole[UNIT_LEN / 2..].iter().sum::<i32>();
+    let mut codes = [0; UNIT_LEN];
+    for (code, whole) in codes.iter_mut().zip(whole) {
+        #[expect(clippy::cast_possible_truncation, reason = "at most 127 by the choice of scale")]
+        let narrow = whole as i8;
+        *code = narrow;
+    }
+    // Both halves at once, by halving: a plain sum compiles to one addition after another.
+    for half in [8, 4, 2, 1] {
+        for lane in 0..half {
+            whole[lane] += whole[lane + half];
+            whole[16 + lane] += whole[16 + lane + half];
+        }
+    }
+    let (sum_first, sum) = (whole[0], whole[0] + whole[16]);
     QuantizedUnit { codes, scale: amax / 127.0, sum, sum_first }
 }
