@@ -26,6 +26,7 @@ use crate::isa::Isa;
 use state::Rows;
 use tile::attend_page;
 
+mod accumulate;
 mod state;
 mod tile;
 

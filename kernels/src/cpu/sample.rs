@@ -15,79 +15,20 @@ use thiserror::Error;
 
 use super::lanes::dispatch;
 use crate::isa::Isa;
+use adjust::{biased, in_range, penalise};
 use candidates::Candidates;
 use passes::{ExpSums, Survey, WEIGHTS_MAX, Weights};
 
+mod adjust;
 mod candidates;
+mod params;
 mod passes;
 pub mod philox;
 
+pub use params::{SampleParams, SeenTokens};
+
 /// The lowest log-probability reported. Whatever is less likely is reported as this.
 pub const LOGPROB_MIN: f32 = -9999.0;
-
-/// How to draw. Numbers must be finite.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SampleParams {
-    /// Key of the generator.
-    pub seed: u64,
-    /// Which of several draws with one seed this is.
-    pub choice: u32,
-    /// Divides the logits; 0 or less takes the most likely token.
-    pub temperature: f32,
-    /// Keep the k most likely; 0 keeps all.
-    pub top_k: usize,
-    /// Keep the smallest set of the most likely whose probabilities reach p; 1 keeps all.
-    pub top_p: f32,
-    /// Keep what is at least p times as likely as the best; 0 keeps all.
-    pub min_p: f32,
-    /// Divides positive and multiplies negative logits of recent tokens; 1 is off.
-    pub repeat_penalty: f32,
-    /// Subtracted from the logits of emitted tokens, times their count; 0 is off.
-    pub frequency_penalty: f32,
-    /// Subtracted from the logits of emitted tokens, once; 0 is off.
-    pub presence_penalty: f32,
-    /// Added to logits. Ids beyond the row are ignored.
-    pub logit_bias: Vec<(u32, f32)>,
-    /// How many of the best tokens' log-probabilities to report; `None` reports none at all.
-    pub n_logprobs: Option<usize>,
-}
-
-impl Default for SampleParams {
-    /// The most likely token, nothing reported.
-    fn default() -> Self {
-        Self {
-            seed: 0,
-            choice: 0,
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repeat_penalty: 1.0,
-            frequency_penalty: 0.0,
-            presence_penalty: 0.0,
-            logit_bias: Vec::new(),
-            n_logprobs: None,
-        }
-    }
-}
-
-impl SampleParams {
-    /// Whether tokens that were seen before matter to a draw.
-    #[must_use]
-    pub fn needs_seen(&self) -> bool {
-        self.repeat_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
-    }
-}
-
-/// Tokens that the penalties look at, in any order. Both may be empty if
-/// [`SampleParams::needs_seen`] says no.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SeenTokens<'a> {
-    /// The last few of the sequence, for the repeat penalty.
-    pub recent: &'a [u32],
-    /// All emitted ones, for the frequency and presence penalties.
-    pub emitted: &'a [u32],
-}
 
 /// A drawn token.
 #[derive(Debug, Clone, PartialEq)]
@@ -204,40 +145,6 @@ fn survey(isa: Isa, row: &[f32], maxima: &mut Vec<f32>) -> Result<usize, NonFini
     let start = block * passes::BLOCK;
     let place = row[start..].iter().position(|&x| x == maxima[block]).unwrap_or(0);
     Ok(start + place)
-}
-
-fn in_range(x: f32) -> f32 {
-    x.clamp(f32::MIN, f32::MAX)
-}
-
-/// The element after `logit_bias`.
-fn biased(logits: &[f32], params: &SampleParams, index: usize) -> f32 {
-    let mine = params.logit_bias.iter().filter(|(token, _)| *token as usize == index);
-    mine.fold(logits[index], |logit, (_, bias)| in_range(logit + bias))
-}
-
-/// Penalties as llama.cpp and the OpenAI API define them.
-fn penalise(row: &mut [f32], params: &SampleParams, seen: SeenTokens<'_>, ids: &mut Vec<u32>) {
-    let mut runs = |tokens: &[u32], change: &dyn Fn(f32, f32) -> f32| {
-        ids.clear();
-        ids.extend_from_slice(tokens);
-        ids.sort_unstable();
-        for run in ids.chunk_by(|a, b| a == b) {
-            if let Some(logit) = row.get_mut(run[0] as usize) {
-                #[expect(clippy::cast_precision_loss, reason = "a count below 2^24")]
-                let count = run.len() as f32;
-                *logit = in_range(change(*logit, count));
-            }
-        }
-    };
-    let repeat = params.repeat_penalty;
-    if repeat != 1.0 {
-        runs(seen.recent, &|x, _| if x <= 0.0 { x * repeat } else { x / repeat });
-    }
-    let (frequency, presence) = (params.frequency_penalty, params.presence_penalty);
-    if frequency != 0.0 || presence != 0.0 {
-        runs(seen.emitted, &|x, count| x - in_range(count * frequency) - presence);
-    }
 }
 
 /// The sum over a row by which exponentials are divided.

@@ -9,52 +9,14 @@
 
 use std::ops::Range;
 
+use super::accumulate::{Vectors, Walk, accumulate};
 use super::state::Rows;
 use crate::cpu::exp::exp;
 use crate::cpu::kv::{PAGE_LEN, TILES};
-use crate::cpu::lanes::{Chunk, LANES, Lanes};
+use crate::cpu::lanes::{LANES, Lanes};
 
 /// Most query rows that share the loads of a page: 6 rows of 4 vectors fill 24 of 32 registers.
 pub(super) const ROWS_MAX: usize = 6;
-
-/// Vectors of sixteen elements of keys or values, as f16 bits or as f32.
-pub(super) trait Vectors: Copy {
-    /// How many there are.
-    fn count(self) -> usize;
-
-    /// The vector at `index`, as f32.
-    ///
-    /// # Safety
-    ///
-    /// `index` is below `count()`.
-    unsafe fn load<L: Lanes>(self, lanes: L, index: usize) -> L::V;
-}
-
-impl Vectors for &[[u16; LANES]] {
-    #[inline(always)]
-    fn count(self) -> usize {
-        self.len()
-    }
-
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(self, lanes: L, index: usize) -> L::V {
-        // SAFETY: the caller's promise.
-        lanes.load_half(unsafe { self.get_unchecked(index) })
-    }
-}
-
-impl Vectors for &[Chunk] {
-    #[inline(always)]
-    fn count(self) -> usize {
-        self.len()
-    }
-
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(self, lanes: L, index: usize) -> L::V {
-        // SAFETY: the caller's promise.
-        lanes.load(unsafe { &self.get_unchecked(index).0 })
-    }
-}
 
 /// Takes a page into the rows of `range`; row `i` sees its first `visible(i)` positions, at least one
 /// and never fewer than the row before.
@@ -265,45 +227,4 @@ fn weigh<L: Lanes, const R: usize>(
         lanes.store(lanes.fma(lanes.load(before), lanes.splat(shrink[r]), sum), before);
     }
     shrink
-}
-
-/// Where [`accumulate`] finds its vectors: tile `t` of step `k` is at `start + k * step + t * tile`.
-#[derive(Clone, Copy)]
-struct Walk {
-    start: usize,
-    step: usize,
-    tile: usize,
-    n: usize,
-}
-
-/// `sums[r][t] += factors[r][k] * vectors[k, t]`, fused, for `k` in `0..n` in order.
-#[inline(always)]
-fn accumulate<L: Lanes, S: Vectors, const R: usize, const T: usize>(
-    lanes: L,
-    factors: [&[f32]; R],
-    vectors: S,
-    walk: Walk,
-    mut sums: [[L::V; T]; R],
-) -> [[L::V; T]; R] {
-    let Walk { start, step, tile, n } = walk;
-    for factors in factors {
-        assert!(n <= factors.len(), "a factor for each step");
-    }
-    let reach = start + n.saturating_sub(1) * step + (T - 1) * tile;
-    assert!(n == 0 || reach < vectors.count(), "a vector for each step");
-    for k in 0..n {
-        let mut tiles = [lanes.splat(0.0); T];
-        for (t, vector) in tiles.iter_mut().enumerate() {
-            // SAFETY: at most `reach`, which is below the count.
-            *vector = unsafe { vectors.load(lanes, start + k * step + t * tile) };
-        }
-        for r in 0..R {
-            // SAFETY: `k < n`, and `n` is at most the length.
-            let factor = lanes.splat(unsafe { *factors[r].get_unchecked(k) });
-            for t in 0..T {
-                sums[r][t] = lanes.fma(factor, tiles[t], sums[r][t]);
-            }
-        }
-    }
-    sums
 }
