@@ -8,6 +8,8 @@
 //! * [`journal`]: tracing to stderr.
 //! * [`model_file`]: what the supervisor reads of the weight file.
 //! * [`replay`]: which sessions go to the worker next.
+//! * [`start`]: what must be there before anybody is served, each with its exit code.
+//! * [`run`]: the running supervisor: event loop, listeners, signals.
 //! * [`settings`]: the configuration and where each value came from.
 //! * [`event_loop`]: the one task that owns all state, and the handle to it.
 //! * [`session`]: the life of one token sequence; its token log.
@@ -22,8 +24,10 @@ pub mod exit;
 pub mod journal;
 pub mod model_file;
 pub mod replay;
+pub mod run;
 pub mod session;
 pub mod settings;
+pub mod start;
 pub mod status;
 pub mod text;
 pub mod worker;

@@ -1,2 +1,79 @@
-//! placeholder
-fn main() {}
+//! The supervisor's program: settings, journal, what must be there, then [`run`].
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use strata_supervisor::exit::{Exit, StartError};
+use strata_supervisor::run::run;
+use strata_supervisor::settings::{Settings, command};
+use strata_supervisor::start::Ready;
+use strata_supervisor::{journal, text};
+
+/// Threads for connections and the event loop; compute threads are the worker's.
+const RUNTIME_THREADS: usize = 2;
+
+fn main() -> ExitCode {
+    let matches = command::command().subcommand(tokenize()).get_matches();
+    let result = match matches.subcommand() {
+        Some(("tokenize", arguments)) => print_tokens(arguments),
+        _ => serve(&matches),
+    };
+    result.unwrap_or_else(|error| {
+        let _ = writeln!(std::io::stderr(), "strata-supervisor: {error}");
+        error.exit.into()
+    })
+}
+
+fn serve(matches: &ArgMatches) -> Result<ExitCode, StartError> {
+    let settings = Settings::load(&command::inputs(matches))?;
+    if matches.get_flag("print_config") {
+        print(&settings.print())?;
+        if !settings.config.model.as_os_str().is_empty() {
+            settings.validate()?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    settings.validate()?;
+    journal::init(&settings.config.log)
+        .map_err(|error| StartError::new(Exit::Configuration, error))?;
+    let ready = Ready::new(settings.config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(RUNTIME_THREADS)
+        .enable_all()
+        .build()
+        .map_err(|error| StartError::new(Exit::Internal, format!("cannot start: {error}")))?;
+    runtime.block_on(run(ready)).map(ExitCode::from)
+}
+
+fn tokenize() -> Command {
+    let path = |name: &'static str| {
+        Arg::new(name).required(true).value_name("FILE").value_parser(value_parser!(PathBuf))
+    };
+    Command::new("tokenize")
+        .about("Print the token ids of a text file as the model sees it, as JSON")
+        .arg(path("weights").long("model").short('m').help("Weight file"))
+        .arg(path("text").help("Text file, UTF-8"))
+        .arg(
+            Arg::new("parse_special")
+                .long("parse-special")
+                .action(ArgAction::SetTrue)
+                .help("Take names of control tokens for those tokens"),
+        )
+}
+
+fn print_tokens(arguments: &ArgMatches) -> Result<ExitCode, StartError> {
+    let path = |name| arguments.get_one::<PathBuf>(name).expect("clap requires it");
+    let tokens =
+        text::tokenize_command(path("weights"), path("text"), arguments.get_flag("parse_special"))
+            .map_err(|error| StartError::new(Exit::Model, error.to_string()))?;
+    let ids: Vec<String> = tokens.iter().map(ToString::to_string).collect();
+    print(&format!("[{}]\n", ids.join(", ")))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(text: &str) -> Result<(), StartError> {
+    let result = std::io::stdout().lock().write_all(text.as_bytes());
+    result.map_err(|error| StartError::new(Exit::Internal, format!("standard output: {error}")))
+}

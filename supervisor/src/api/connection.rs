@@ -138,17 +138,14 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 /// # Errors
 ///
 /// If the directory does not exist or may not be written, or the path is too long for a socket.
-///
-/// # Panics
-///
-/// Outside of a tokio runtime.
-pub fn bind_control(path: &Path) -> io::Result<UnixListener> {
+pub fn bind_control(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     match std::fs::symlink_metadata(path) {
         Ok(old) if old.file_type().is_socket() => std::fs::remove_file(path)?,
         // Anything else is not ours to remove: `bind` says that the name is taken.
         _ => {}
     }
-    let listener = UnixListener::bind(path)?;
+    let listener = std::os::unix::net::UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
     Ok(listener)
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use shared::config::Config;
 use shared::ids::{Incarnation, Position, TokenId};
 use shared::protocol::Logprobs;
+use tokio::time::Instant;
 use tower::ServiceExt as _;
 
 use crate::api::service::{Admitted, Later, Reader, Sessions, Words};
@@ -52,6 +53,8 @@ pub(super) struct Mock {
 
 struct ScriptReader {
     steps: VecDeque<Step>,
+    /// When the silence in front is over, once it has begun.
+    until: Option<Instant>,
     dropped: Arc<AtomicUsize>,
 }
 
@@ -66,7 +69,9 @@ impl Reader for ScriptReader {
                         return records;
                     }
                     Some(Step::Wait(time)) => {
-                        tokio::time::sleep(*time).await;
+                        let until = *self.until.get_or_insert_with(|| Instant::now() + *time);
+                        tokio::time::sleep_until(until).await;
+                        self.until = None;
                         self.steps.pop_front();
                     }
                     None => std::future::pending().await,
@@ -94,7 +99,8 @@ impl Sessions for Mock {
                         .map(|_| {
                             let dropped = Arc::clone(&self.dropped);
                             let steps = steps.clone().into();
-                            Box::new(ScriptReader { steps, dropped }) as Box<dyn Reader>
+                            Box::new(ScriptReader { steps, until: None, dropped })
+                                as Box<dyn Reader>
                         })
                         .collect();
                     Ok(Admitted { created: 1_700_000_000, readers })
