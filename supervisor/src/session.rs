@@ -5,6 +5,9 @@
 
 pub mod log;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use shared::ids::{Incarnation, Position, RequestId, SessionId, TokenId};

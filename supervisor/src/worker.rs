@@ -10,6 +10,9 @@ pub mod process;
 mod stderr;
 pub mod watch;
 
+#[cfg(test)]
+mod tests;
+
 use std::time::{Duration, Instant};
 
 use shared::config::Config;

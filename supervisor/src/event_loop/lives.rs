@@ -162,7 +162,8 @@ impl Service {
     fn convict(&mut self, id: SessionId, failure: Failure, reason: &Reason) {
         let message = format!(
             "{STRIKES_MAX} worker processes in a row ended while this request was being computed \
-             and gave no new token; of the last: {reason}. Sending it again will fail the same way"
+             and gave no new token; of the last: {reason}. Do not send it again: it would end the \
+             same way"
         );
         tracing::warn!(
             strata_session = id.0,

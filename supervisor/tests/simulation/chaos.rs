@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use shared::limits::STRIKES_MAX;
 use shared::protocol::Sampling;
 use strata_supervisor::event_loop::{Core, NewRequest};
 use strata_supervisor::session::log::Outcome;
 
-use super::harness::{self, Service, ask, config, read, request};
+use super::harness::{self, Service, config, read, request};
+use super::model;
 use super::random::Random;
 use super::worker::World;
 
@@ -51,7 +53,24 @@ async fn client(core: Core, mut random: Random) {
         if random.below(5) == 0 {
             give_up(&core, &request, &mut random).await;
         } else {
-            ask(core.clone(), request).await;
+            ask(&core, &request).await;
+        }
+    }
+}
+
+/// A client that reads to the end. The only failure that may meet it is the conviction of a
+/// session that really was active, without a new token, in three lives that failed in a row.
+async fn ask(core: &Core, request: &NewRequest) {
+    let ticket = harness::submit(core, request).await;
+    for (choice, mut reader) in ticket.readers.into_iter().enumerate() {
+        let read = read(&mut reader, request.prompt.len(), usize::MAX).await;
+        let (tokens, text, outcome) = model::expected(request, choice);
+        if let Some(Outcome::Failed(failure)) = &read.outcome {
+            assert!(failure.deterministic && failure.attempts >= STRIKES_MAX, "{failure:?}");
+            assert!(tokens.starts_with(&read.tokens) && text.starts_with(&read.text));
+        } else {
+            assert_eq!((read.text, read.outcome), (text, Some(outcome)));
+            assert_eq!(read.tokens, tokens);
         }
     }
 }
@@ -79,7 +98,7 @@ fn random_request(random: &mut Random) -> NewRequest {
 async fn give_up(core: &Core, request: &NewRequest, random: &mut Random) {
     let ticket = harness::submit(core, request).await;
     let patience = random.below(30) as usize;
-    let (tokens, text, _) = super::model::expected(request, 0);
+    let (tokens, text, _) = model::expected(request, 0);
     let mut readers = ticket.readers;
     if patience > 0 {
         let part = read(&mut readers[0], request.prompt.len(), patience).await;
