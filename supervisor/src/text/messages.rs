@@ -8,11 +8,27 @@ use super::template::TemplateError;
 
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
+/// How a template wants a call's arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arguments {
+    /// As the object they say.
+    Parsed,
+    /// As the client's text.
+    AsSent,
+}
+
+/// What a template expects of messages.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) arguments: Arguments,
+    pub(super) knows_developer: bool,
+}
+
 /// Messages ready for a template, every string of the user's escaped.
 pub(super) fn prepare(
     messages: &[Value],
     escape: &Escape,
-    knows_developer: bool,
+    shape: Shape,
 ) -> Result<Vec<Value>, TemplateError> {
     if messages.is_empty() || messages.len() > MESSAGES_MAX {
         return Err(TemplateError::Invalid {
@@ -25,7 +41,7 @@ pub(super) fn prepare(
         let Value::Object(fields) = message else {
             return Err(invalid(&param, "must be an object with `role` and `content`"));
         };
-        prepare_one(fields, &param, escape, knows_developer)
+        prepare_one(fields, &param, escape, shape)
     });
     prepared.collect()
 }
@@ -34,7 +50,7 @@ fn prepare_one(
     fields: &Map<String, Value>,
     param: &str,
     escape: &Escape,
-    knows_developer: bool,
+    shape: Shape,
 ) -> Result<Value, TemplateError> {
     let role_param = format!("{param}.role");
     let role = match fields.get("role") {
@@ -47,7 +63,7 @@ fn prepare_one(
         let reason = format!("is {start:?}; these are known: {}", ROLES.join(", "));
         return Err(TemplateError::Invalid { param: role_param, reason });
     }
-    let role = if role == "developer" && !knows_developer { "system" } else { role };
+    let role = if role == "developer" && !shape.knows_developer { "system" } else { role };
     let mut prepared = Map::with_capacity(fields.len());
     // A role is one of ours and is compared by templates; everything else is the user's.
     prepared.insert("role".to_owned(), Value::String(role.to_owned()));
@@ -58,7 +74,7 @@ fn prepare_one(
             continue;
         }
         let value = if key == "tool_calls" {
-            tool_calls(value, &format!("{param}.tool_calls"))?
+            tool_calls(value, &format!("{param}.tool_calls"), shape.arguments)?
         } else {
             value.clone()
         };
@@ -95,15 +111,16 @@ fn content(content: Option<&Value>, param: &str) -> Result<String, TemplateError
     Ok(text)
 }
 
-/// Clients send a call's arguments as JSON text; templates want the object it says.
-fn tool_calls(calls: &Value, param: &str) -> Result<Value, TemplateError> {
+/// Clients send a call's arguments as JSON text; most templates want the object it says.
+fn tool_calls(calls: &Value, param: &str, shape: Arguments) -> Result<Value, TemplateError> {
     let Value::Array(calls) = calls else {
         return Err(invalid(param, "must be an array"));
     };
     let mut calls = calls.clone();
     for call in &mut calls {
         let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
-        if let Value::String(text) = arguments
+        if shape == Arguments::Parsed
+            && let Value::String(text) = arguments
             && let Ok(object @ Value::Object(_)) = serde_json::from_str(text)
         {
             *arguments = object;

@@ -7,10 +7,12 @@ use std::io::{self, Write};
 
 use minijinja::value::{Kwargs, Value as Jinja};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
+use regex::{Captures, Regex};
 use serde_json::{Map, Value};
 use shared::limits::PROMPT_BYTES_MAX;
 
 use super::escape::Escape;
+use super::messages::{Arguments, Shape};
 use super::vocabulary::Vocabulary;
 use super::{TextError, messages, python};
 
@@ -135,20 +137,25 @@ impl Template {
         let environment = environment.map_err(|why| TemplateError::Unusable(why.clone()))?;
         let template = environment.get_template(NAME);
         let template = template.map_err(|error| TemplateError::Unusable(describe(&error)))?;
-        let context = self.context(messages, options)?;
-        let mut out = Bounded { bytes: Vec::new(), is_full: false };
-        if let Err(error) = template.render_captured_to(Jinja::from_serialize(&context), &mut out) {
-            return Err(if out.is_full { TemplateError::TooLong } else { blame(&error) });
+        let first = run(&template, &self.context(messages, options, Arguments::Parsed)?);
+        // A few templates want a call's arguments as the text that the client sent.
+        let has_calls = messages.iter().any(|message| message.get("tool_calls").is_some());
+        match first {
+            Err(TemplateError::Failed(_)) if has_calls => {
+                run(&template, &self.context(messages, options, Arguments::AsSent)?).or(first)
+            }
+            first => first,
         }
-        String::from_utf8(out.bytes).map_err(|error| TemplateError::Failed(error.to_string()))
     }
 
     fn context(
         &self,
         messages: &[Value],
         options: &ChatOptions,
+        arguments: Arguments,
     ) -> Result<Map<String, Value>, TemplateError> {
-        let messages = messages::prepare(messages, &self.escape, self.knows_developer)?;
+        let shape = Shape { arguments, knows_developer: self.knows_developer };
+        let messages = messages::prepare(messages, &self.escape, shape)?;
         let mut context = Map::new();
         for (key, value) in &options.kwargs {
             context.insert(key.clone(), self.escape.apply_deep(value.clone()));
@@ -162,6 +169,17 @@ impl Template {
         context.insert("eos_token".to_owned(), self.eos.as_str().into());
         Ok(context)
     }
+}
+
+fn run(
+    template: &minijinja::Template<'_, '_>,
+    context: &Map<String, Value>,
+) -> Result<String, TemplateError> {
+    let mut out = Bounded { bytes: Vec::new(), is_full: false };
+    if let Err(error) = template.render_captured_to(Jinja::from_serialize(context), &mut out) {
+        return Err(if out.is_full { TemplateError::TooLong } else { blame(&error) });
+    }
+    String::from_utf8(out.bytes).map_err(|error| TemplateError::Failed(error.to_string()))
 }
 
 fn compile(source: &str) -> Result<Environment<'static>, String> {
@@ -178,10 +196,26 @@ fn compile(source: &str) -> Result<Environment<'static>, String> {
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", |format: &str| python::strftime_now(format));
+    // Python's None has no elements; minijinja's is an empty sequence.
+    environment.add_test("iterable", |value: &Jinja| !value.is_none() && value.try_iter().is_ok());
     environment
         .add_filter("tojson", |value: &Jinja, options: Kwargs| python::to_json(value, &options));
-    environment.add_template_owned(NAME, source.to_owned()).map_err(|error| describe(&error))?;
+    environment
+        .add_template_owned(NAME, without_generation_marks(source))
+        .map_err(|error| describe(&error))?;
     Ok(environment)
+}
+
+/// transformers lets templates mark what the assistant says (`{% generation %}`), for training.
+/// The marks print nothing.
+fn without_generation_marks(source: &str) -> String {
+    let mark = Regex::new(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}");
+    let mark = mark.expect("the pattern above is well formed");
+    let replaced = mark.replace_all(source, |found: &Captures<'_>| {
+        let statement = if found.get(2).is_some() { "endif" } else { "if true" };
+        format!("{{%{} {statement} {}%}}", &found[1], &found[3])
+    });
+    replaced.into_owned()
 }
 
 /// What a template said with `raise_exception`.

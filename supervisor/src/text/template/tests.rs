@@ -60,6 +60,8 @@ fn what_templates_take_from_python_works() {
              {% endfor %}{{ ns.n }}",
             "1",
         ),
+        ("{% generation %}a{%- endgeneration -%} b", "ab"),
+        ("{{ none is iterable }}{{ [] is iterable }}{{ 'a' is iterable }}", "FalseTrueTrue"),
         ("{% macro twice(x) %}{{ x }}{{ x }}{% endmacro %}{{ twice('ab') }}", "abab"),
         (
             "{{ messages[::-1][0].role }}{{ messages[0].content[:1] }}{{ bos_token }}\
@@ -146,6 +148,8 @@ fn contents_become_strings() {
     let messages = [json!({"role": "assistant", "tool_calls": calls})];
     let source = "{{ messages[0].tool_calls[0].function.arguments | tojson }}";
     assert_eq!(render(source, &messages).unwrap(), r#"{"b": 1, "a": 2}"#);
+    let source = "{{ 'args: ' + messages[0].tool_calls[0].function.arguments }}";
+    assert_eq!(render(source, &messages).unwrap(), r#"args: {"b": 1, "a": 2}"#);
 }
 
 #[test]
