@@ -1,4 +1,4 @@
-//! The inputs of matrix products: `f32` rows, and their int8 form made when first asked for.
+//! The inputs of matrix products: `f32` rows, and their int8 and bf16 forms made when first asked for.
 //!
 //! Owns the arithmetic of the int8 form, [`quantize_unit`], which is part of the specification:
 //! each 32 elements of a row (a *unit*) get a scale `amax / 127`, codes `round(x · 127 / amax)` with ties
@@ -42,6 +42,8 @@ pub struct Activations {
     width: usize,
     codes: Vec<Line>,
     is_quantized: bool,
+    rounded: Vec<u16>,
+    is_rounded: bool,
 }
 
 impl Activations {
@@ -62,6 +64,7 @@ impl Activations {
         self.n_tokens = n_tokens;
         self.width = width;
         self.is_quantized = false;
+        self.is_rounded = false;
     }
 
     /// Rows.
@@ -80,6 +83,21 @@ impl Activations {
     #[must_use]
     pub fn rows(&self) -> &[f32] {
         &self.rows
+    }
+
+    /// Makes the bf16 form with `round`, unless it is there already: rows of `row_len`, zeros at the end.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn round(&mut self, row_len: usize, round: impl Fn(&[f32], &mut [u16])) -> &[u16] {
+        if !self.is_rounded {
+            self.rounded.clear();
+            self.rounded.resize(self.n_tokens * row_len, 0);
+            let rows = self.rows.chunks_exact(self.width);
+            for (from, to) in rows.zip(self.rounded.chunks_exact_mut(row_len)) {
+                round(from, to);
+            }
+            self.is_rounded = true;
+        }
+        &self.rounded
     }
 
     /// Makes the int8 form, unless it is there already.

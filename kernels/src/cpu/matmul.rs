@@ -2,9 +2,11 @@
 //!
 //! Quantized weights meet int8 activations (`activations.rs`), sixteen rows at a time (`panel.rs`); a format
 //! says only how its bytes become codes and scales (`unpack/`). Floating-point weights meet `f32`
-//! activations (`float.rs`). Which way a product takes depends on format and number of rows alone, and
+//! activations (`float.rs`), or bf16 ones where the machine multiplies those (`bf16.rs`). Which way a product takes depends on format and number of rows alone, and
 //! a row's bits not even on the latter.
 
+#[cfg(target_arch = "x86_64")]
+mod bf16;
 mod float;
 mod panel;
 mod unpack;
@@ -34,6 +36,8 @@ pub fn matmul(pool: &Pool, isa: Isa, w: &WeightView<'_>, x: &mut Activations, y:
     match w.format() {
         BlockFormat::F32 => float::run::<float::F32>(pool, isa, w, x, y),
         BlockFormat::F16 => float::run::<float::F16>(pool, isa, w, x, y),
+        #[cfg(target_arch = "x86_64")]
+        BlockFormat::Bf16 if isa.has_bf16() => bf16::run(pool, isa, w, x, y),
         BlockFormat::Bf16 => float::run::<float::Bf16>(pool, isa, w, x, y),
         BlockFormat::Q8_0 => panel::run::<unpack::Q8_0>(pool, isa, w, x, y),
         BlockFormat::Q4_0 => panel::run::<unpack::Q4_0>(pool, isa, w, x, y),

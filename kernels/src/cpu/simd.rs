@@ -18,7 +18,7 @@ mod avx512;
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx2::Avx2;
+pub(crate) use avx2::{Avx2, sum_halves};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
 pub(crate) use portable::Portable;

@@ -1,6 +1,6 @@
 //! Two 256-bit registers.
 
-#![expect(clippy::wildcard_imports, reason = "half of what is there is used")]
+#![allow(clippy::wildcard_imports, reason = "half of what is there is used")]
 
 use std::arch::x86_64::*;
 
@@ -222,7 +222,7 @@ unsafe fn dot_signed(acc: __m256i, codes: __m256i, activations: __m256i) -> __m2
 
 /// Sum of sixteen lanes, by the tree of [`Simd::sum`].
 #[inline(always)]
-pub(super) unsafe fn sum_halves(low: __m256, high: __m256) -> f32 {
+pub(crate) unsafe fn sum_halves(low: __m256, high: __m256) -> f32 {
     // SAFETY: the caller has AVX.
     unsafe {
         let eight = _mm256_add_ps(low, high);

@@ -1,6 +1,6 @@
 //! One 512-bit register.
 
-#![expect(clippy::wildcard_imports, reason = "half of what is there is used")]
+#![allow(clippy::wildcard_imports, reason = "half of what is there is used")]
 
 use std::arch::x86_64::*;
 
