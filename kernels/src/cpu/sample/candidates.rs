@@ -11,8 +11,11 @@ use super::passes::{BLOCK, ExpSums, Weights};
 use crate::cpu::lanes::dispatch;
 use crate::isa::Isa;
 
-/// Entries that are sorted rather than partitioned further.
-const SORTED_MAX: usize = 128;
+/// Buckets by logit in which mass is counted, so that only one of them must be sorted.
+const BUCKETS: usize = 1024;
+
+/// Logits further below the best than this share the last bucket: together they weigh nothing.
+const BUCKETS_SPAN: f32 = 32.0;
 
 /// How far below the best logit to look for `top_p`'s set: usually the first step holds it.
 const REACHES: [f32; 4] = [6.0, 12.0, 24.0, f32::INFINITY];
@@ -37,6 +40,7 @@ pub(super) struct Candidates {
     values: Vec<f32>,
     ranked: Vec<Ranked>,
     floats: Vec<f32>,
+    masses: Vec<f64>,
 }
 
 impl Candidates {
@@ -127,58 +131,68 @@ impl Candidates {
 
     /// The best candidates whose weights at temperature 1 first reach `target`; at least one.
     fn keep_mass(&mut self, isa: Isa, greatest: f32, target: f64) {
-        self.rank();
         self.floats.resize(self.values.len(), 0.0);
         let out = &mut self.floats[..self.values.len()];
         dispatch(isa, Weights { values: &self.values, greatest, temperature: 1.0, out });
-        for (ranked, &weight) in self.ranked.iter_mut().zip(&self.floats) {
-            ranked.weight = weight;
+        let least = self.values.iter().copied().fold(greatest, f32::min);
+        #[expect(clippy::cast_precision_loss, reason = "1024")]
+        let per_logit = BUCKETS as f32 / (greatest - least).min(BUCKETS_SPAN);
+        // Never falls as the logit falls. All equal: 0 times infinity, so NaN, so bucket 0.
+        #[expect(clippy::cast_possible_truncation, reason = "saturates")]
+        #[expect(clippy::cast_sign_loss, reason = "no logit is above the greatest")]
+        let bucket = |logit| (((greatest - logit) * per_logit) as usize).min(BUCKETS - 1);
+        self.masses.clear();
+        self.masses.resize(BUCKETS, 0.0);
+        for (&logit, &weight) in self.values.iter().zip(&self.floats) {
+            self.masses[bucket(logit)] += f64::from(weight);
         }
-        let mut open = &mut self.ranked[..];
         let mut mass = 0.0;
-        // Halve the open part until it is small: either the better half reaches the target, or it is
-        // kept whole and the cut lies in the other.
-        while open.len() > SORTED_MAX {
-            let middle = open.len() / 2;
-            open.select_nth_unstable_by(middle, better_first);
-            let (better, worse) = open.split_at_mut(middle);
-            let sum: f64 = better.iter().map(|ranked| f64::from(ranked.weight)).sum();
-            if mass + sum >= target {
-                open = better;
-            } else {
-                mass += sum;
-                open = worse;
+        let crossed = self.masses.iter().position(|&more| {
+            let is_crossed = mass + more >= target;
+            mass += if is_crossed { 0.0 } else { more };
+            is_crossed
+        });
+        // Rounding may leave the target out of reach by a hair: then all are kept.
+        let Some(crossed) = crossed else { return };
+        // The best token is in bucket 0, and a later one is crossed only by a token in it.
+        self.ranked.clear();
+        for ((&id, &logit), &weight) in self.ids.iter().zip(&self.values).zip(&self.floats) {
+            if bucket(logit) == crossed {
+                self.ranked.push(Ranked { id, logit, weight });
             }
         }
-        open.sort_unstable_by(better_first);
-        let reached = open.iter().position(|ranked| {
+        self.ranked.sort_unstable_by(better_first);
+        let reached = self.ranked.iter().position(|ranked| {
             mass += f64::from(ranked.weight);
             mass >= target
         });
-        // Rounding may leave the target out of reach by a hair: then all are kept.
-        if let Some(place) = reached {
-            let cut = open[place];
-            self.cut(cut);
-        }
+        let place = reached.unwrap_or(self.ranked.len() - 1);
+        self.cut(self.ranked[place]);
     }
 
     /// Takes the elements of at least `floor`.
     fn gather(&mut self, row: &[f32], maxima: &[f32], floor: f32) {
         self.ids.clear();
         self.values.clear();
+        let mut kept = 0;
         for (block, &greatest) in maxima.iter().enumerate() {
             if greatest < floor {
                 continue;
             }
             let start = block * BLOCK;
             let end = (start + BLOCK).min(row.len());
-            for (index, &logit) in (start..).zip(&row[start..end]) {
-                if logit >= floor {
-                    self.ids.push(u32::try_from(index).expect("vocabularies are small"));
-                    self.values.push(logit);
-                }
+            // Written whether kept or not: a branch here would be guessed wrong half the time.
+            let first = u32::try_from(start).expect("vocabularies are far smaller than 2^32");
+            self.ids.resize(kept + BLOCK, 0);
+            self.values.resize(kept + BLOCK, 0.0);
+            for (id, &logit) in (first..).zip(&row[start..end]) {
+                self.ids[kept] = id;
+                self.values[kept] = logit;
+                kept += usize::from(logit >= floor);
             }
         }
+        self.ids.truncate(kept);
+        self.values.truncate(kept);
     }
 
     fn rank(&mut self) {
@@ -196,11 +210,9 @@ impl Candidates {
         let mut kept = 0;
         for place in 0..self.ids.len() {
             let (id, logit) = (self.ids[place], self.values[place]);
-            if keep(id, logit) {
-                self.ids[kept] = id;
-                self.values[kept] = logit;
-                kept += 1;
-            }
+            self.ids[kept] = id;
+            self.values[kept] = logit;
+            kept += usize::from(keep(id, logit));
         }
         self.ids.truncate(kept);
         self.values.truncate(kept);
