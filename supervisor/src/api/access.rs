@@ -34,9 +34,9 @@ impl Drop for Entry {
         let end = if self.is_whole { "complete" } else { "client gone" };
         // Probes come every few seconds for ever; what a client sends on purpose is news.
         if self.method == Method::GET && self.is_whole {
-            tracing::debug!(%method, %path, status, %request_id, duration_ms, end, "request");
+            tracing::debug!(%method, %path, status, %request_id, duration_ms, end, "http request");
         } else {
-            tracing::info!(%method, %path, status, %request_id, duration_ms, end, "request");
+            tracing::info!(%method, %path, status, %request_id, duration_ms, end, "http request");
         }
     }
 }

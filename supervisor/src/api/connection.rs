@@ -149,3 +149,141 @@ pub fn bind_control(path: &Path) -> io::Result<std::os::unix::net::UnixListener>
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use axum::Router;
+    use axum::body::{Body, Bytes};
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{UnixListener, UnixStream};
+    use tokio::sync::{mpsc, oneshot};
+    use tokio::time::timeout;
+
+    use super::{bind_control, serve};
+
+    /// Longest that a test waits for what must come.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A control socket in a directory of its own.
+    struct Socket(PathBuf);
+
+    impl Socket {
+        fn new(name: &str) -> Self {
+            let name = format!("strata-socket-{}-{name}", std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            std::fs::create_dir_all(&dir).unwrap();
+            Self(dir)
+        }
+
+        fn path(&self) -> PathBuf {
+            self.0.join("control.sock")
+        }
+
+        fn bind(&self) -> UnixListener {
+            UnixListener::from_std(bind_control(&self.path()).unwrap()).unwrap()
+        }
+
+        async fn ask(&self, path: &str) -> UnixStream {
+            let mut client = UnixStream::connect(self.path()).await.unwrap();
+            let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+            client.write_all(request.as_bytes()).await.unwrap();
+            client
+        }
+    }
+
+    impl Drop for Socket {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Says its name when it is dropped.
+    struct Named(&'static str, mpsc::UnboundedSender<&'static str>);
+
+    impl Drop for Named {
+        fn drop(&mut self) {
+            let _ = self.1.send(self.0);
+        }
+    }
+
+    /// A body without end.
+    fn endless(name: Named) -> Body {
+        Body::from_stream(futures_util::stream::unfold(name, |name| async {
+            Some((Ok::<_, Infallible>(Bytes::from_static(&[b'x'; 4096])), name))
+        }))
+    }
+
+    #[tokio::test]
+    async fn a_client_that_takes_nothing_is_cut_and_one_that_does_is_not() {
+        let socket = Socket::new("stall");
+        let (ends, mut ended) = mpsc::unbounded_channel();
+        let route = |name: &'static str| {
+            let ends = ends.clone();
+            get(move || async move { endless(Named(name, ends)) })
+        };
+        let router =
+            Router::new().route("/silent", route("silent")).route("/reader", route("reader"));
+        let (_stop, over) = oneshot::channel::<()>();
+        let stall = Duration::from_millis(300);
+        tokio::spawn(serve(socket.bind(), router, stall, async { drop(over.await) }));
+        let mut reader = socket.ask("/reader").await;
+        let _silent = socket.ask("/silent").await;
+        let mut taken = vec![0; 4096];
+        let reading = async {
+            loop {
+                reader.read_exact(&mut taken).await.unwrap();
+            }
+        };
+        let first = tokio::select! {
+            () = reading => unreachable!("it never ends"),
+            first = timeout(PATIENCE, ended.recv()) => first.unwrap(),
+        };
+        assert_eq!(first, Some("silent"));
+    }
+
+    #[tokio::test]
+    async fn a_stop_lets_requests_in_flight_finish_and_closes_idle_connections() {
+        let socket = Socket::new("stop");
+        let (entered, mut entries) = mpsc::channel::<()>(1);
+        let (release, released) = tokio::sync::watch::channel(());
+        let router = Router::new().route(
+            "/",
+            get(move || async move {
+                entered.send(()).await.unwrap();
+                let mut released = released.clone();
+                while released.changed().await.is_ok() {}
+                "done"
+            }),
+        );
+        let (stop, over) = oneshot::channel::<()>();
+        let server = serve(socket.bind(), router, PATIENCE, async { drop(over.await) });
+        let server = tokio::spawn(server);
+        let mut client = socket.ask("/").await;
+        let mut idle = UnixStream::connect(socket.path()).await.unwrap();
+        timeout(PATIENCE, entries.recv()).await.unwrap().unwrap();
+        drop(stop);
+        assert_eq!(timeout(PATIENCE, idle.read(&mut [0])).await.unwrap().unwrap(), 0);
+        drop(release);
+        let mut answer = String::new();
+        timeout(PATIENCE, client.read_to_string(&mut answer)).await.unwrap().unwrap();
+        assert!(answer.ends_with("done"), "{answer}");
+        timeout(PATIENCE, server).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_other_files_are_left() {
+        let socket = Socket::new("stale");
+        drop(bind_control(&socket.path()).unwrap());
+        assert!(socket.path().exists());
+        drop(bind_control(&socket.path()).unwrap());
+        std::fs::remove_file(socket.path()).unwrap();
+        std::fs::write(socket.path(), "precious").unwrap();
+        assert!(bind_control(&socket.path()).is_err());
+        assert_eq!(std::fs::read(socket.path()).unwrap(), b"precious");
+    }
+}

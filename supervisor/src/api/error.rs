@@ -19,9 +19,12 @@ const RETRY_AFTER_S_MAX: u32 = 60;
 
 const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// An error as a client sees it.
+/// An error as a client sees it. Behind a pointer, since every parser's result may hold one.
 #[derive(Debug, Clone)]
-pub struct ApiError {
+pub struct ApiError(Box<Parts>);
+
+#[derive(Debug, Clone)]
+struct Parts {
     status: StatusCode,
     kind: &'static str,
     message: String,
@@ -33,7 +36,7 @@ pub struct ApiError {
 
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self {
+        Self(Box::new(Parts {
             status,
             kind,
             message: message.into(),
@@ -41,7 +44,7 @@ impl ApiError {
             extra: Map::new(),
             retry_after_s: None,
             should_retry: None,
-        }
+        }))
     }
 
     /// The request cannot be understood.
@@ -51,7 +54,9 @@ impl ApiError {
 
     /// One field of the request cannot be used.
     pub fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { param: Some(param.into()), ..Self::invalid(message) }
+        let mut error = Self::invalid(message);
+        error.0.param = Some(param.into());
+        error
     }
 
     /// The prompt does not fit the context.
@@ -61,8 +66,8 @@ impl ApiError {
              prompt, or start the server with a larger `--context`"
         );
         let mut error = Self::new(StatusCode::BAD_REQUEST, "exceed_context_size_error", message);
-        error.extra.insert("n_prompt_tokens".to_owned(), n_prompt.into());
-        error.extra.insert("n_ctx".to_owned(), n_ctx.into());
+        error.0.extra.insert("n_prompt_tokens".to_owned(), n_prompt.into());
+        error.0.extra.insert("n_ctx".to_owned(), n_ctx.into());
         error
     }
 
@@ -115,15 +120,16 @@ impl ApiError {
 
     /// A broken invariant of this server.
     pub fn internal(message: impl Into<String>) -> Self {
-        let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message);
-        Self { should_retry: Some(false), ..error }
+        let mut error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message);
+        error.0.should_retry = Some(false);
+        error
     }
 
     /// The service cannot take the request now.
     pub fn unavailable(kind: &str, message: impl Into<String>, retry_after_s: Option<u32>) -> Self {
         let mut error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message);
-        error.extra.insert("kind".to_owned(), kind.into());
-        error.retry_after_s = retry_after_s;
+        error.0.extra.insert("kind".to_owned(), kind.into());
+        error.0.retry_after_s = retry_after_s;
         error
     }
 
@@ -135,18 +141,18 @@ impl ApiError {
     /// The HTTP status.
     #[must_use]
     pub fn status(&self) -> StatusCode {
-        self.status
+        self.0.status
     }
 
     /// The body.
     #[must_use]
     pub fn body(&self) -> Value {
         let mut error = Map::new();
-        error.insert("message".to_owned(), self.message.as_str().into());
-        error.insert("type".to_owned(), self.kind.into());
-        error.insert("code".to_owned(), self.status.as_u16().into());
-        error.insert("param".to_owned(), self.param.as_deref().into());
-        error.extend(self.extra.clone());
+        error.insert("message".to_owned(), self.0.message.as_str().into());
+        error.insert("type".to_owned(), self.0.kind.into());
+        error.insert("code".to_owned(), self.0.status.as_u16().into());
+        error.insert("param".to_owned(), self.0.param.as_deref().into());
+        error.extend(self.0.extra.clone());
         json!({ "error": error })
     }
 }
@@ -156,8 +162,10 @@ impl From<Rejection> for ApiError {
         let message = rejection.to_string();
         match rejection {
             Rejection::QueueFull { retry_after_s, .. } => {
-                let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
-                Self { retry_after_s: Some(retry_after_s), ..error }
+                let status = StatusCode::TOO_MANY_REQUESTS;
+                let mut error = Self::new(status, "rate_limit_error", message);
+                error.0.retry_after_s = Some(retry_after_s);
+                error
             }
             Rejection::Loading { retry_after_s, .. } => {
                 Self::unavailable("load", format!("Loading model: {message}"), Some(retry_after_s))
@@ -181,7 +189,7 @@ impl From<&Failure> for ApiError {
         };
         let mut error = Self::new(status, kind, failure.message.clone());
         let position = failure.position.map(|position| position.0);
-        error.extra = Map::from_iter([
+        error.0.extra = Map::from_iter([
             ("kind".to_owned(), failure.kind.into()),
             ("deterministic".to_owned(), failure.deterministic.into()),
             ("position".to_owned(), position.into()),
@@ -190,20 +198,20 @@ impl From<&Failure> for ApiError {
             ("incarnation".to_owned(), failure.incarnation.0.into()),
             ("retryable".to_owned(), failure.retryable.into()),
         ]);
-        error.retry_after_s = failure.retryable.then_some(1);
-        error.should_retry = (failure.deterministic || !failure.retryable).then_some(false);
+        error.0.retry_after_s = failure.retryable.then_some(1);
+        error.0.should_retry = (failure.deterministic || !failure.retryable).then_some(false);
         error
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(self.body())).into_response();
+        let mut response = (self.0.status, Json(self.body())).into_response();
         let headers = response.headers_mut();
-        if let Some(seconds) = self.retry_after_s {
+        if let Some(seconds) = self.0.retry_after_s {
             headers.insert(header::RETRY_AFTER, seconds.clamp(1, RETRY_AFTER_S_MAX).into());
         }
-        if let Some(should_retry) = self.should_retry {
+        if let Some(should_retry) = self.0.should_retry {
             let value = if should_retry { "true" } else { "false" };
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static(value));
         }

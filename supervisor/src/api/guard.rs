@@ -59,12 +59,12 @@ fn is_same(shown: &[u8], key: &[u8]) -> bool {
 
 fn check_places(headers: &HeaderMap, listen: SocketAddr) -> Result<(), ApiError> {
     // HTTP/1.0 knows no Host; no browser speaks it.
-    if let Some(host) = headers.get(header::HOST) {
-        if !host.to_str().is_ok_and(|host| is_local(host, listen)) {
-            return Err(ApiError::forbidden(
-                "the Host header names another machine; set an API key to serve under that name",
-            ));
-        }
+    if let Some(host) = headers.get(header::HOST)
+        && !host.to_str().is_ok_and(|host| is_local(host, listen))
+    {
+        return Err(ApiError::forbidden(
+            "the Host header names another machine; set an API key to serve under that name",
+        ));
     }
     if let Some(origin) = headers.get(header::ORIGIN) {
         let host =

@@ -51,13 +51,11 @@ impl ClassicLists {
     ) {
         self.tokens.push(text(words, token).into());
         self.token_logprobs.push(logprobs.chosen.into());
-        let top: Map<String, Value> = logprobs
-            .top
-            .iter()
+        let mut top = Map::new();
+        for (token, logprob) in &logprobs.top {
             // Tokens that look alike share a key here: the likelier one, which comes first, stays.
-            .rev()
-            .map(|(token, logprob)| (text(words, *token), Value::from(*logprob)))
-            .collect();
+            top.entry(text(words, *token)).or_insert_with(|| (*logprob).into());
+        }
         self.top_logprobs.push(top.into());
         self.text_offset.push(offset.into());
     }
