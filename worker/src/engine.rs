@@ -347,7 +347,12 @@ impl<B: Backend> Engine<B> {
                 pass.wanted.push(row);
                 self.logits_rows.push((index, Position(pass.positions[row])));
             }
-            pass.spans.push(PassSpan { slot: part.slot, start: part.start.index(), rows, n_wanted });
+            pass.spans.push(PassSpan {
+                slot: part.slot,
+                start: part.start.index(),
+                rows,
+                n_wanted,
+            });
         }
     }
 }

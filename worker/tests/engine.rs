@@ -6,10 +6,10 @@ use std::ops::ControlFlow;
 
 use shared::ids::{Position, TokenId};
 use strata_worker::backend::Cpu;
-use strata_worker::engine::{
-    Engine, EngineError, EngineOptions, LogitsWanted, Part, SlotIndex,
+use strata_worker::engine::{Engine, EngineError, EngineOptions, LogitsWanted, Part, SlotIndex};
+use support::{
+    F16, F32, File, Q4_0, Q8_0, Random, TempDir, forward, open, options, rows_in_chunks,
 };
-use support::{F16, F32, File, Q4_0, Q8_0, Random, TempDir, forward, open, options, rows_in_chunks};
 
 fn part<'a>(slot: u32, start: u32, tokens: &'a [TokenId], logits: LogitsWanted) -> Part<'a> {
     Part { slot: SlotIndex(slot), start: Position(start), tokens, logits }
@@ -102,9 +102,8 @@ fn only_the_rows_asked_for_are_given() {
         let bits: Vec<_> = row.values.iter().map(|value| value.to_bits()).collect();
         assert_eq!(bits, all[row.position.index()]);
     }
-    let none = engine.forward(&[part(3, 0, &tokens, LogitsWanted::None)], &mut || {
-        ControlFlow::Continue(())
-    });
+    let none = engine
+        .forward(&[part(3, 0, &tokens, LogitsWanted::None)], &mut || ControlFlow::Continue(()));
     assert!(none.unwrap().unwrap().is_empty());
     // Its keys and values are there all the same.
     let next = forward(&mut engine, &[part(3, 40, &tokens[..1], LogitsWanted::Last)]);
@@ -188,7 +187,8 @@ fn a_row_that_is_not_finite_is_named_and_not_given() {
 
 #[test]
 fn the_context_is_the_smaller_of_the_models_and_the_one_asked_for() {
-    for (asked, expected) in [(0, support::CONTEXT_LEN), (100, 100), (100_000, support::CONTEXT_LEN)]
+    for (asked, expected) in
+        [(0, support::CONTEXT_LEN), (100, 100), (100_000, support::CONTEXT_LEN)]
     {
         let (_dir, engine) = tiny(Q8_0, &EngineOptions { context_len: asked, ..options() });
         assert_eq!(engine.info().context_len, expected);

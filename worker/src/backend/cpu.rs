@@ -142,12 +142,7 @@ impl Backend for Cpu {
         out.load(&self.pool, x.get(), x.n_rows, x.width);
     }
 
-    fn linear(
-        &self,
-        layer: &Linear<MappedMatrix, Vec<f32>>,
-        x: &mut Activations,
-        out: &mut Rows,
-    ) {
+    fn linear(&self, layer: &Linear<MappedMatrix, Vec<f32>>, x: &mut Activations, out: &mut Rows) {
         self.matmul(&layer.weight, x, out);
         if let Some(bias) = &layer.bias {
             cpu::add_bias(&self.pool, out.get_mut(), bias);

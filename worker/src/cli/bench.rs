@@ -76,11 +76,7 @@ impl Bench {
     }
 
     /// In chunks; the logits of each chunk's last token are computed.
-    fn measure_prefill(
-        &self,
-        engine: &mut Engine<Cpu>,
-        count: u32,
-    ) -> Result<Duration, ToolError> {
+    fn measure_prefill(&self, engine: &mut Engine<Cpu>, count: u32) -> Result<Duration, ToolError> {
         let tokens: Vec<_> = tokens(engine).take(count as usize).collect();
         let start = Instant::now();
         for chunk in tokens.chunks(self.prefill_chunk as usize) {
@@ -160,7 +156,8 @@ fn tokens(engine: &Engine<Cpu>) -> impl Iterator<Item = TokenId> + use<> {
     let mut state = 1_u64;
     std::iter::repeat_with(move || {
         // Constants of Knuth's MMIX generator; the upper bits are the good ones.
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let drawn = (state >> 33) % vocab_size;
         TokenId(u32::try_from(drawn).expect("below the vocabulary size, a u32"))
     })

@@ -156,8 +156,9 @@ impl Perplexity {
     /// Asks the supervisor's program beside our own for the token ids.
     fn tokenize(&self, text: &Path) -> Result<String, ToolError> {
         let hint = "build it, or give the ids with --tokens";
-        let own = std::env::current_exe()
-            .map_err(|error| ToolError::usage(format!("where this program lies: {error}; {hint}")))?;
+        let own = std::env::current_exe().map_err(|error| {
+            ToolError::usage(format!("where this program lies: {error}; {hint}"))
+        })?;
         let program = own.with_file_name(TOKENIZER);
         let mut command = Command::new(&program);
         command.arg("tokenize").arg("--model").arg(&self.model).arg("--file").arg(text);

@@ -5,6 +5,7 @@
 
 use std::marker::PhantomData;
 
+use kernels::cpu::kv::Heads;
 use shared::gguf::{GgufError, Metadata};
 use shared::ids::TokenId;
 use shared::limits::{CONTEXT_LEN_MAX, VOCAB_SIZE_MAX};
@@ -127,6 +128,8 @@ impl Sizes<'_> {
             ));
         }
         let head_dim = self.head_dim(d_model / n_heads)?;
+        Heads::new(n_heads as usize, n_kv_heads as usize, head_dim as usize)
+            .map_err(|error| error.to_string())?;
         let n_rot = self.count("rope.dimension_count", Some(head_dim), head_dim)?;
         if !n_rot.is_multiple_of(2) {
             return Err(format!("`llama.rope.dimension_count` is {n_rot}, but must be even"));
@@ -156,9 +159,6 @@ impl Sizes<'_> {
                 "`llama.attention.key_length` is {key} and `value_length` is {value}; this build \
                  needs them equal"
             ));
-        }
-        if key > HEAD_DIM_MAX {
-            return Err(format!("a head is {key} wide, more than the limit of {HEAD_DIM_MAX}"));
         }
         Ok(key)
     }

@@ -1,5 +1,5 @@
 //! Small random `llama` files, written by the tests themselves, and a directory to keep them in.
-#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 use std::fs;
 use std::ops::ControlFlow;
