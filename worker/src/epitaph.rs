@@ -17,7 +17,7 @@
 
 use std::cell::UnsafeCell;
 use std::fmt::{self, Write};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -35,13 +35,17 @@ const _: () = assert!(EPITAPH_BYTES_MAX <= PIPE_WRITE_ATOMIC);
 /// The incarnation for the epitaph; 0 until `Start` has named it.
 static INCARNATION: AtomicU64 = AtomicU64::new(0);
 
-/// Set by the first thread that speaks. Never cleared: nobody dies twice.
-static SPOKEN: AtomicBool = AtomicBool::new(false);
+/// The first thread that speaks, 0 before. Never cleared: nobody dies twice.
+static SPEAKER: AtomicI32 = AtomicI32::new(0);
+
+/// How long a later thread lets the first one finish, since either ends the process. Threads of
+/// one pass often meet the same fault at once.
+const SPEAKER_MS_MAX: libc::c_int = 1000;
 
 struct Buffer(UnsafeCell<Line>);
 
-// SAFETY: the cell is reached only in `speak`, by the one thread that turned SPOKEN from false to
-// true, and SPOKEN never turns back.
+// SAFETY: the cell is reached only in `speak`, by the one thread that put its id into SPEAKER,
+// and SPEAKER never changes again.
 unsafe impl Sync for Buffer {}
 
 static BUFFER: Buffer = Buffer(UnsafeCell::new(Line::new()));
@@ -139,7 +143,7 @@ pub fn install() {
     }));
     let fatal = SigAction::new(
         SigHandler::SigAction(on_fatal_signal),
-        SaFlags::SA_SIGINFO | SaFlags::SA_ONSTACK | SaFlags::SA_RESETHAND,
+        SaFlags::SA_SIGINFO | SaFlags::SA_ONSTACK,
         SigSet::empty(),
     );
     for signal in [Signal::SIGBUS, Signal::SIGSEGV, Signal::SIGILL, Signal::SIGFPE, Signal::SIGABRT]
@@ -163,16 +167,24 @@ pub fn install_for_serving() {
 
 fn act(signal: Signal, action: &SigAction) {
     // SAFETY: the handlers passed here (`on_fatal_signal`, `on_terminate`) call only functions
-    // that signal-safety(7) allows and touch only atomics and the buffer that SPOKEN guards.
+    // that signal-safety(7) allows and touch only atomics and the buffer that SPEAKER guards.
     unsafe { sigaction(signal, action) }.expect("the signal is one that may be caught");
 }
 
-/// Speaks once per process; later callers are silent.
+/// Speaks once per process. A later thread is silent and gives the first one time to end the
+/// process; a thread that dies while it speaks is silent and goes on dying.
 fn speak(what: fmt::Arguments<'_>) {
-    if SPOKEN.swap(true, Ordering::AcqRel) {
-        return;
+    let own = nix::unistd::gettid().as_raw();
+    match SPEAKER.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {}
+        Err(speaker) if speaker == own => return,
+        Err(_) => {
+            // SAFETY: poll(2) of no descriptors only waits; it is async-signal-safe.
+            unsafe { libc::poll(std::ptr::null_mut(), 0, SPEAKER_MS_MAX) };
+            return;
+        }
     }
-    // SAFETY: only the thread that found SPOKEN false comes here, once, so this is the only
+    // SAFETY: only the thread that put its id into SPEAKER comes here, once, so this is the only
     // reference to the buffer in the life of the process.
     let line = unsafe { &mut *BUFFER.0.get() };
     let incarnation = INCARNATION.load(Ordering::Relaxed);
@@ -190,6 +202,24 @@ fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Where a signal came from.
+#[derive(Clone, Copy)]
+enum Origin {
+    /// An access of this thread to an address.
+    Fault(usize),
+    /// A process, perhaps this one (`abort`).
+    Process(libc::pid_t),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fault(address) => write!(f, "address={address:#x}"),
+            Self::Process(pid) => write!(f, "sent_by={pid}"),
+        }
+    }
+}
+
 extern "C" fn on_terminate(_signal: libc::c_int) {
     exit_now(i32::from(WorkerExit::Clean.code()));
 }
@@ -199,14 +229,20 @@ extern "C" fn on_fatal_signal(
     info: *mut libc::siginfo_t,
     _context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler; si_addr is a field of
-    // every signal installed here except SIGABRT, for which some other plain bytes are read.
-    let address = unsafe { (*info).si_addr() } as usize;
+    // SAFETY: Linux passes a valid siginfo to an SA_SIGINFO handler. Of its union, si_addr is set
+    // if the code is positive (a fault of this thread) and si_pid otherwise (a process sent it);
+    // reading the other one would give other plain bytes.
+    let origin = unsafe {
+        match (*info).si_code {
+            1.. => Origin::Fault((*info).si_addr() as usize),
+            _ => Origin::Process((*info).si_pid()),
+        }
+    };
     if signal == libc::SIGBUS {
         leave(
             WorkerExit::WeightsUnreadable,
             format_args!(
-                "signal=SIGBUS address={address:#x} detail=\"a mapped weight file could not be \
+                "signal=SIGBUS {origin} detail=\"a mapped weight file could not be \
                  read: it was truncated or its disk fails\""
             ),
         );
@@ -217,12 +253,16 @@ extern "C" fn on_fatal_signal(
         libc::SIGFPE => "SIGFPE",
         _ => "SIGABRT",
     };
-    speak(format_args!("exit=signal signal={name} address={address:#x}"));
-    // SA_RESETHAND has restored the default action, and the signal is blocked until this handler
-    // returns; raised again it then ends the process as if no handler had been there, so that the
-    // supervisor reads the true signal from the exit status.
-    // SAFETY: raise(3) takes any signal number and is async-signal-safe.
-    unsafe { libc::raise(signal) };
+    speak(format_args!("exit=signal signal={name} {origin}"));
+    // The default action is put back, and the signal is blocked until this handler returns; raised
+    // again it then ends the process as if no handler had been there, so that the supervisor reads
+    // the true signal from the exit status.
+    // SAFETY: signal(2) with SIG_DFL and raise(3) take any signal number that was just caught, and
+    // both are async-signal-safe.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
 }
 
 #[cfg(test)]

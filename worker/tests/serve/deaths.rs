@@ -81,13 +81,14 @@ fn sigterm_leaves_and_sigint_is_the_supervisors_business() {
 
 #[test]
 fn fatal_signals_leave_an_epitaph_and_the_true_status() {
+    let own = std::process::id();
     for signal in [Signal::SIGSEGV, Signal::SIGILL, Signal::SIGFPE, Signal::SIGABRT] {
         let mut peer = Peer::spawn();
         peer.await_handlers();
         peer.signal(signal);
         let (status, said) = peer.end();
         assert_eq!(code_or_signal(status), (None, Some(signal as i32)), "{said}");
-        assert!(epitaph(&said).contains(&format!("exit=signal signal={signal}")), "{said}");
+        assert!(epitaph(&said).contains(&format!("signal={signal} sent_by={own}")), "{said}");
     }
     let peer = Peer::spawn();
     peer.await_handlers();
