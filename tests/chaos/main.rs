@@ -86,7 +86,7 @@ fn assert_lawful(answer: &Answer, expected: &Answer) {
     // Three bad lives in a row with no token in between are blamed on the request: an honest
     // error, and all that was sent before it is the beginning of the right text.
     assert_eq!(answer.errors.len(), 1, "{answer:?}");
-    assert_eq!(answer.errors[0]["attempts"], 3, "{answer:?}");
+    assert!(answer.errors[0]["attempts"].as_u64() >= Some(3), "{answer:?}");
     assert!(!answer.is_done, "{answer:?}");
     for (index, choice) in &answer.choices {
         let whole = &expected.choices[index].text;

@@ -19,10 +19,10 @@ const N_LAYERS: u32 = 2;
 /// Context length written into the file.
 pub const CONTEXT_LEN: u32 = 131_072;
 
-/// The chat template, ChatML without a default system message. The word `explode` as a role makes
-/// it raise, as templates of real models do for what they do not support.
+/// The chat template, ChatML without a default system message. The message `explode` makes it
+/// raise, as templates of real models do for what they do not support.
 const TEMPLATE: &str = "{% for message in messages %}\
-    {% if message.role == 'explode' %}{{ raise_exception('this role explodes') }}{% endif %}\
+    {% if message.content == 'explode' %}{{ raise_exception('as it was told') }}{% endif %}\
     {{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}\
     {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 

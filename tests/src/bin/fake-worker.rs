@@ -124,15 +124,14 @@ fn leave(exit: WorkerExit, detail: &str) -> ! {
 }
 
 fn die(death: Death) -> ! {
-    if let Death::Exit(code) = death {
-        std::process::exit(code);
+    match death {
+        Death::Exit(code) => std::process::exit(code),
+        Death::Signal(number) => loop {
+            let signal = Signal::try_from(number).expect("the script was checked");
+            // The first SIGSEGV or SIGBUS only takes the standard library's handler away.
+            raise(signal).expect("a process may signal itself");
+        },
     }
-    if let Death::Signal(number) = death {
-        let signal = Signal::try_from(number).expect("the script was checked");
-        raise(signal).expect("a process may signal itself");
-    }
-    // A stopped process comes back here if it is continued.
-    stall()
 }
 
 /// Neither computes nor answers, until it is killed or its supervisor is gone.
