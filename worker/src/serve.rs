@@ -2,7 +2,7 @@
 //!
 //! One thread does everything in turn: take every frame that has arrived, compute one pass, send
 //! what it gave. It blocks only when there is nothing to compute. The link is also looked at
-//! between the layers of a pass ([`Pulse::beat`]), so that a `Ping` is answered by the thread
+//! between the layers of a pass (`pulse.rs`), so that a `Ping` is answered by the thread
 //! that computes, an orphan notices within a layer that it is one, and a cancelled prefill ends
 //! within a layer.
 //!

@@ -4,7 +4,7 @@
 //!
 //! * Nothing here waits, except [`Link::wait`] (for the supervisor's next word) and
 //!   [`Link::flush_within`] (for a farewell, with a deadline).
-//! * Frames leave in the order in which they were sent. While more than [`OUTGOING_BYTES_MAX`]
+//! * Frames leave in the order in which they were sent. While more than `OUTGOING_BYTES_MAX`
 //!   wait to leave, nothing more is read, so neither direction grows without bound.
 //! * After a fault the link is not used again.
 
