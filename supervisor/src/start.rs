@@ -119,7 +119,8 @@ fn find_worker(program: &Path) -> Result<(), StartError> {
         return Ok(());
     }
     let message = format!(
-        "the worker's program {} is missing or cannot be executed; `--worker-program FILE` names it",
+        "the worker's program {} is missing or cannot be executed; name it with \
+         `--worker-program FILE`",
         program.display()
     );
     Err(StartError::new(Exit::WorkerProgram, message))
