@@ -10,8 +10,8 @@ use strata_kernels::isa::Isa;
 use strata_kernels::pool::Pool;
 use strata_kernels::reference;
 
-/// Outputs are weighted means of values of magnitude up to 4. A score is a sum of up to 256 products
-/// of up to 4 in magnitude, so two orders of summing part by some 1e-5 in the exponent.
+/// Outputs are weighted means of values of magnitude up to 4. A score is a sum of up to 256
+/// products of up to 4 in magnitude, so two orders of summing part by some 1e-5 in the exponent.
 const TOLERANCE: f32 = 1.0e-4;
 
 /// Heads of small and odd shapes, with 16 to 256 elements.

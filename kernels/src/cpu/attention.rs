@@ -4,12 +4,12 @@
 //! `out = sum_j softmax_j(scale * q . k_j) * v_j`, with grouped KV heads.
 //!
 //! *Order-stable.* Keys are taken page by page on the absolute grid of positions, each page in the
-//! same four steps (see `tile`), whatever else is computed beside. A row's bits depend on its query,
-//! its position and the keys and values up to it: prefill and decode agree exactly.
+//! same four steps (see `tile`), whatever else is computed beside. A row's bits depend on its
+//! query, its position and the keys and values up to it: prefill and decode agree exactly.
 //!
 //! *Non-finite values.* -Inf is used as the mask of keys beyond a row's position, and only there: a
-//! score that is itself infinite becomes NaN. Any NaN or infinity among a row's query, keys or values
-//! makes that row NaN (an infinite value may also show as infinite), and no other row.
+//! score that is itself infinite becomes NaN. Any NaN or infinity among a row's query, keys or
+//! values makes that row NaN (an infinite value may also show as infinite), and no other row.
 //!
 //! # Source
 //!

@@ -1,9 +1,9 @@
 //! The memory of keys and values: pages of a fixed number of positions.
 //!
-//! A [`KvPage`] holds keys and values of [`PAGE_LEN`] positions of one layer of one sequence, for all
-//! its KV heads, as f16. Keys lie transposed in tiles of sixteen positions, so that one vector holds
-//! one element of sixteen keys; values lie row by row, so that one vector holds sixteen elements of
-//! one value:
+//! A [`KvPage`] holds keys and values of [`PAGE_LEN`] positions of one layer of one sequence, for
+//! all its KV heads, as f16. Keys lie transposed in tiles of sixteen positions, so that one vector
+//! holds one element of sixteen keys; values lie row by row, so that one vector holds sixteen
+//! elements of one value:
 //!
 //! ```text
 //! keys    (n_kv_heads, PAGE_LEN / 16, head_dim, 16)

@@ -10,8 +10,8 @@ use crate::isa::Isa;
 ///
 /// # Shapes
 ///
-/// `keys`, `values`: `(n_tokens, n_kv_heads, head_dim)`; `pages`: those of one layer of one sequence,
-/// from position 0.
+/// `keys`, `values`: `(n_tokens, n_kv_heads, head_dim)`; `pages`: those of one layer of one
+/// sequence, from position 0.
 ///
 /// # Panics
 ///

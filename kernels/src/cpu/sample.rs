@@ -8,8 +8,8 @@
 //! The draw inverts the cumulative distribution, in the order of ids, at a number that depends on
 //! (seed, choice, position) alone; see [`philox`]. Nothing is kept between draws.
 //!
-//! *Non-finite values.* A row that holds one is refused. What a bias or a penalty pushes out of f32's
-//! range stays at its end: a request's settings cannot make a row look broken.
+//! *Non-finite values.* A row that holds one is refused. What a bias or a penalty pushes out of
+//! f32's range stays at its end: a request's settings cannot make a row look broken.
 
 use thiserror::Error;
 

@@ -6,7 +6,8 @@ use half::f16;
 ///
 /// # Shapes
 ///
-/// `q` and `out`: `(n_heads, head_dim)`; `keys` and `values`: `(n_positions, n_kv_heads, head_dim)`.
+/// `q` and `out`: `(n_heads, head_dim)`; `keys` and `values`: `(n_positions, n_kv_heads,
+/// head_dim)`.
 pub fn attention(
     n_kv_heads: usize,
     head_dim: usize,

@@ -41,7 +41,8 @@ impl Vectors for &[Chunk] {
     }
 }
 
-/// Where [`accumulate`] finds its vectors: tile `t` of step `k` is at `start + k * step + t * tile`.
+/// Where [`accumulate`] finds its vectors: tile `t` of step `k` is at
+/// `start + k * step + t * tile`.
 #[derive(Clone, Copy)]
 pub(super) struct Walk {
     pub(super) start: usize,

@@ -18,8 +18,8 @@ use crate::cpu::lanes::{LANES, Lanes};
 /// Most query rows that share the loads of a page: 6 rows of 4 vectors fill 24 of 32 registers.
 pub(super) const ROWS_MAX: usize = 6;
 
-/// Takes a page into the rows of `range`; row `i` sees its first `visible(i)` positions, at least one
-/// and never fewer than the row before.
+/// Takes a page into the rows of `range`; row `i` sees its first `visible(i)` positions, at least
+/// one and never fewer than the row before.
 #[inline(always)]
 pub(super) fn attend_page<L: Lanes, S: Vectors>(
     lanes: L,

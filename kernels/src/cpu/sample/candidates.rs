@@ -1,8 +1,8 @@
 //! Which tokens may be drawn: truncation without sorting the vocabulary.
 //!
 //! Each rule keeps the best few of an order that is total: by logit, then by lower id. So a rule is
-//! a *cut*, the worst token that is kept. Cuts are found by partial selection; candidates themselves
-//! always stay in the order of their ids.
+//! a *cut*, the worst token that is kept. Cuts are found by partial selection; candidates
+//! themselves always stay in the order of their ids.
 
 use std::cmp::Ordering;
 
@@ -61,8 +61,8 @@ impl Candidates {
         self.ranked.iter().map(|ranked| (ranked.id, ranked.logit))
     }
 
-    /// Applies `top_k`, `top_p` and `min_p`; says whether that left less than the whole row. If not,
-    /// the candidates are undefined.
+    /// Applies `top_k`, `top_p` and `min_p`; says whether that left less than the whole row. If
+    /// not, the candidates are undefined.
     pub(super) fn truncate(
         &mut self,
         isa: Isa,

@@ -28,8 +28,8 @@ pub fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// The number in `[0, 1)` that belongs to a draw: the upper 53 of the first 64 bits. The seed is the
-/// key; position and choice are the counter's first two words.
+/// The number in `[0, 1)` that belongs to a draw: the upper 53 of the first 64 bits. The seed is
+/// the key; position and choice are the counter's first two words.
 #[must_use]
 pub fn uniform(seed: u64, choice: u32, position: u32) -> f64 {
     #[expect(clippy::cast_possible_truncation, reason = "the two halves of 64 bits")]
