@@ -18,8 +18,8 @@ const ARGUMENT_MAX: f32 = 90.0;
 
 /// `exp(x)` per lane: `2^n * p(r)` with `n = round(x / ln 2)` and `r = x - n ln 2`.
 ///
-/// Within 8e-8 (`ERROR_MAX`) of the true value, subnormal results within one of their steps; 1 at 0, 0
-/// at -Inf, Inf at Inf, NaN at NaN.
+/// Within 8e-8 (`ERROR_MAX`) of the true value, subnormal results within one of their steps; 1 at
+/// 0, 0 at -Inf, Inf at Inf, NaN at NaN.
 #[inline(always)]
 pub(crate) fn exp<L: Lanes>(lanes: L, x: L::V) -> L::V {
     // `x` as second operand stays if it is NaN.
