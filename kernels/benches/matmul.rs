@@ -1,8 +1,9 @@
 //! How fast products are, on one thread, at the shapes of a small model (SmolLM2-135M).
 //!
-//! `cargo bench -p strata-kernels --bench matmul [-- FORMAT...]`. One row of activations is limited by
-//! memory, so gigabytes of weights per second are printed; 512 rows by arithmetic, so operations are.
-//! Medians of several runs; matrices change from run to run so that the cache does not hold them.
+//! `cargo bench -p strata-kernels --bench matmul [-- FORMAT...]`. One row of activations is limited
+//! by memory, so gigabytes of weights per second are printed; 512 rows by arithmetic, so operations
+//! are. Medians of several runs; matrices change from run to run so that the cache does not hold
+//! them.
 
 #![expect(clippy::print_stdout, reason = "its output")]
 

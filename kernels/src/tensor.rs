@@ -5,8 +5,8 @@ use crate::format::BlockFormat;
 
 /// A weight matrix as it lies in the file.
 ///
-/// *Shapes*: `(rows, cols)`, row-major, each row whole blocks of `format`. As a linear layer it maps
-/// `cols` inputs to `rows` outputs.
+/// *Shapes*: `(rows, cols)`, row-major, each row whole blocks of `format`. As a linear layer it
+/// maps `cols` inputs to `rows` outputs.
 #[derive(Debug, Clone, Copy)]
 pub struct WeightView<'a> {
     format: BlockFormat,

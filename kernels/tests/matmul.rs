@@ -80,9 +80,9 @@ fn widths(format: BlockFormat) -> &'static [usize] {
 /// What rounding may cost in one output.
 ///
 /// Activations round to 1/254 of their unit's largest magnitude, so each product is off by at most
-/// `|w| · amax / 254`; summing `n` floats in any order adds at most `n · 2^-23 · Σ|w·x|`, twice over for
-/// the scales' products. Floating-point weights have the second part alone; where activations are rounded
-/// to bf16, each product is off by 2^-8 of itself at most.
+/// `|w| · amax / 254`; summing `n` floats in any order adds at most `n · 2^-23 · Σ|w·x|`, twice
+/// over for the scales' products. Floating-point weights have the second part alone; where
+/// activations are rounded to bf16, each product is off by 2^-8 of itself at most.
 fn tolerance(w: &[f32], x: &[f32], isa: Isa, format: BlockFormat) -> f32 {
     let sum: f32 = w.iter().zip(x).map(|(w, x)| (w * x).abs()).sum();
     let mut bound = 2.0 * w.len() as f32 * f32::EPSILON * sum;
@@ -134,9 +134,10 @@ fn every_format_and_level_is_its_reference() {
                         reference::dequantize::dequantize_row(format, w.row(out), &mut row);
                         let x = &x[token * cols..][..cols];
                         let tolerance = tolerance(&row, x, isa, format);
+                        let place = format!("{rows}x{cols} token {token} row {out}");
                         assert!(
                             (actual - expected).abs() <= tolerance,
-                            "{} {} {rows}x{cols} token {token} row {out}: {actual} is not {expected} ± {tolerance}",
+                            "{} {} {place}: {actual} is not {expected} ± {tolerance}",
                             format.name(),
                             isa.name()
                         );
@@ -249,7 +250,8 @@ fn a_nonfinite_scale_reaches_every_output_of_its_weight_row_and_no_other() {
 
 #[test]
 fn extremes_of_codes_and_activations_do_not_saturate() {
-    // All code bytes at one extreme and all activations at ±amax: the largest integer sums there are.
+    // All code bytes at one extreme and all activations at ±amax: the largest integer sums there
+    // are.
     let pool = Pool::new(1);
     for format in BlockFormat::ALL.into_iter().filter(|format| format.is_quantized()) {
         for byte in [0x00, 0x7f, 0x80, 0xff] {

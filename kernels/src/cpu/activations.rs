@@ -1,13 +1,15 @@
-//! The inputs of matrix products: `f32` rows, and their int8 and bf16 forms made when first asked for.
+//! The inputs of matrix products: `f32` rows, and their int8 and bf16 forms made when first asked
+//! for.
 //!
 //! Owns the arithmetic of the int8 form, [`quantize_unit`], which is part of the specification:
-//! each 32 elements of a row (a *unit*) get a scale `amax / 127`, codes `round(x · 127 / amax)` with ties
-//! to even, and the sum of the codes. `amax` is taken over the bits of the absolute values, as integers,
-//! so a NaN or an infinity wins it, becomes the scale, and so reaches every result.
+//! each 32 elements of a row (a *unit*) get a scale `amax / 127`, codes `round(x · 127 / amax)`
+//! with ties to even, and the sum of the codes. `amax` is taken over the bits of the absolute
+//! values, as integers, so a NaN or an infinity wins it, becomes the scale, and so reaches every
+//! result.
 //!
 //! Layout of the int8 form: rows go in *tiles* of 8; the last tile has 1, 2, 4 or 8 places, some
-//! perhaps empty. A tile of `W` places is its units in order, each of `48 · W` bytes:
-//! `W × 32` codes, `W` scales (f32), `W` negated sums (i32), `W` negated sums of the first 16 codes (i32),
+//! perhaps empty. A tile of `W` places is its units in order, each of `48 · W` bytes: `W × 32`
+//! codes, `W` scales (f32), `W` negated sums (i32), `W` negated sums of the first 16 codes (i32),
 //! `W` products scale · sum (f32).
 
 use super::pool::Pool;
@@ -85,7 +87,8 @@ impl Activations {
         &self.rows
     }
 
-    /// Makes the bf16 form with `round`, unless it is there already: rows of `row_len`, zeros at the end.
+    /// Makes the bf16 form with `round`, unless it is there already: rows of `row_len`, zeros at
+    /// the end.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn round(&mut self, row_len: usize, round: impl Fn(&[f32], &mut [u16])) -> &[u16] {
         if !self.is_rounded {

@@ -1,6 +1,7 @@
 //! Rows of a token embedding, as floats.
 //!
-//! The reference is fast enough: one row a token. It is called as it is, so both are equal bit by bit.
+//! The reference is fast enough: one row a token. It is called as it is, so both are equal bit by
+//! bit.
 
 use crate::reference;
 use crate::tensor::WeightView;

@@ -1,9 +1,10 @@
 //! `y = x · Wᵀ` over every block format.
 //!
-//! Quantized weights meet int8 activations (`activations.rs`), sixteen rows at a time (`panel.rs`); a format
-//! says only how its bytes become codes and scales (`unpack/`). Floating-point weights meet `f32`
-//! activations (`float.rs`), or bf16 ones where the machine multiplies those (`bf16.rs`). Which way a product takes depends on format and number of rows alone, and
-//! a row's bits not even on the latter.
+//! Quantized weights meet int8 activations (`activations.rs`), sixteen rows at a time (`panel.rs`);
+//! a format says only how its bytes become codes and scales (`unpack/`). Floating-point weights
+//! meet `f32` activations (`float.rs`), or bf16 ones where the machine multiplies those
+//! (`bf16.rs`). Which way a product takes depends on format and number of rows alone, and a row's
+//! bits not even on the latter.
 
 #[cfg(target_arch = "x86_64")]
 mod bf16;

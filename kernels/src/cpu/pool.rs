@@ -1,14 +1,14 @@
 //! A small pool of threads that share the tasks of one operation.
 //!
-//! Owns its threads; lends them for one [`run`](Pool::run) at a time. What a task does must not depend
-//! on which thread does it: this is what makes results independent of the number of threads.
+//! Owns its threads; lends them for one [`run`](Pool::run) at a time. What a task does must not
+//! depend on which thread does it: this is what makes results independent of the number of threads.
 //!
 //! Invariants:
 //! - A thread touches the caller's closure only between *joining* a run and *leaving* it, and `run`
 //!   does not return (nor unwind) before every thread that joined has left. This is what makes the
 //!   erased lifetime sound.
-//! - The caller never waits for a thread that has not joined: one that sleeps costs nothing when the
-//!   caller is done first. On a machine shared with others that happens often.
+//! - The caller never waits for a thread that has not joined: one that sleeps costs nothing when
+//!   the caller is done first. On a machine shared with others that happens often.
 //! - An idle thread spins for [`SPIN`] and then sleeps until the next run.
 
 use std::any::Any;
@@ -20,11 +20,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a thread looks for work before it sleeps: longer than the gaps between the operations of
-/// one forward pass, shorter than anybody would notice on a shared machine.
+/// How long a thread looks for work before it sleeps: longer than the gaps between the operations
+/// of one forward pass, shorter than anybody would notice on a shared machine.
 const SPIN: Duration = Duration::from_micros(40);
 
-/// In `State::word`: set while threads may join the run.
+/// In `State::word`: threads may join the run.
 const OPEN: u64 = 1 << 31;
 /// In `State::word`: the threads now inside the run.
 const JOINED: u64 = OPEN - 1;
@@ -59,9 +59,9 @@ struct State {
     done: Condvar,
 }
 
-// SAFETY: all fields but `job` are `Sync`. `job` is written only by the holder of `Pool::running` when
-// no thread has joined, and read only by threads that joined after the writer opened the word; both
-// are ordered by the word.
+// SAFETY: all fields but `job` are `Sync`. `job` is written only by the holder of `Pool::running`
+// when no thread has joined, and read only by threads that joined after the writer opened the word;
+// both are ordered by the word.
 unsafe impl Sync for State {}
 // SAFETY: as for `Sync`; a `Job` is a shared reference to something `Sync`.
 unsafe impl Send for State {}
@@ -114,7 +114,8 @@ impl Pool {
         self.handles.len() + 1
     }
 
-    /// Calls `task` with every index below `n_tasks`, each exactly once, and returns when all are done.
+    /// Calls `task` with every index below `n_tasks`, each exactly once, and returns when all are
+    /// done.
     ///
     /// Called from inside a task, or while another thread runs something, it does all tasks on the
     /// calling thread.
@@ -131,8 +132,8 @@ impl Pool {
             (0..n_tasks).for_each(task);
             return;
         }
-        // SAFETY: only the lifetime is erased. The reference is used by threads that joined this run,
-        // and `close` below waits until all of them have left, also when a task of this thread
+        // SAFETY: only the lifetime is erased. The reference is used by threads that joined this
+        // run, and `close` below waits until all of them have left, also when a task of this thread
         // unwinds.
         let task = unsafe { std::mem::transmute::<Task<'_>, Task<'static>>(task) };
         // A run whose caller unwound may have left another thread's panic behind.
@@ -173,8 +174,8 @@ impl Drop for Closer<'_> {
 impl State {
     /// Publishes a run. The caller holds `Pool::running`, and the previous run is closed and empty.
     fn open(&self, job: Job) -> Closer<'_> {
-        // SAFETY: the word is closed with nobody inside, and no other caller can be here: this thread
-        // holds `Pool::running`. So nobody reads the cell.
+        // SAFETY: the word is closed with nobody inside, and no other caller can be here: this
+        // thread holds `Pool::running`. So nobody reads the cell.
         unsafe { *self.job.get() = Some(job) };
         self.next.store(0, Ordering::Relaxed);
         let run = (self.word.load(Ordering::Relaxed) >> RUN).wrapping_add(1) << RUN;
@@ -189,9 +190,7 @@ impl State {
     /// Lets nobody join any more and waits until all who joined have left.
     fn close(&self) {
         let is_empty = |word: u64| word & JOINED == 0;
-        if is_empty(self.word.fetch_and(!OPEN, Ordering::SeqCst)) {
-            return;
-        }
+        self.word.fetch_and(!OPEN, Ordering::SeqCst);
         if spin_until(|| is_empty(self.word.load(Ordering::Acquire))) {
             return;
         }
@@ -297,53 +296,4 @@ fn spin_until(mut condition: impl FnMut() -> bool) -> bool {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_task_is_done_once() {
-        for n_threads in [1, 2, 3, 8] {
-            let pool = Pool::new(n_threads);
-            for n_tasks in [0, 1, 2, 3, 7, 100] {
-                for _ in 0..20 {
-                    let counts: Vec<_> = (0..n_tasks).map(|_| AtomicUsize::new(0)).collect();
-                    pool.run(n_tasks, &|index| {
-                        counts[index].fetch_add(1, Ordering::Relaxed);
-                    });
-                    assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_run_inside_a_task_is_done_by_its_thread() {
-        let pool = Pool::new(3);
-        let count = AtomicUsize::new(0);
-        pool.run(4, &|_| {
-            pool.run(5, &|_| {
-                count.fetch_add(1, Ordering::Relaxed);
-            });
-        });
-        assert_eq!(count.into_inner(), 20);
-    }
-
-    #[test]
-    fn a_panicking_task_reaches_the_caller_and_leaves_the_pool_usable() {
-        let pool = Pool::new(4);
-        for bad in [0, 5, 31] {
-            let result = catch_unwind(AssertUnwindSafe(|| {
-                pool.run(32, &|index| assert_ne!(index, bad, "planted"));
-            }));
-            assert!(result.is_err());
-        }
-        let count = AtomicUsize::new(0);
-        pool.run(64, &|_| {
-            count.fetch_add(1, Ordering::Relaxed);
-        });
-        assert_eq!(count.into_inner(), 64);
-    }
 }

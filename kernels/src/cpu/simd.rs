@@ -1,11 +1,11 @@
 //! Sixteen 32-bit lanes, whatever the machine calls them.
 //!
-//! A kernel is written once, over [`Simd`]; [`dispatch`] compiles it for each level and calls the one
-//! that an [`Isa`] proves. Every operation here gives the same bits at every level, so kernels
+//! A kernel is written once, over [`Simd`]; [`dispatch`] compiles it for each level and calls the
+//! one that an [`Isa`] proves. Every operation here gives the same bits at every level, so kernels
 //! that use only these are equal on all machines.
 //!
-//! A kernel's body and all it calls must be `#[inline(always)]`: only what is inlined into the function
-//! that enables the instructions is compiled with them.
+//! A kernel's body and all it calls must be `#[inline(always)]`: only what is inlined into the
+//! function that enables the instructions is compiled with them.
 
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]

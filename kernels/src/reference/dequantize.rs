@@ -1,7 +1,7 @@
 //! What the bytes of a block mean, as floats.
 //!
-//! Source: `ggml-common.h` for the layouts, `ggml-quants.c` (`dequantize_row_*`) for the order of operations;
-//! equal bit by bit to what gguf-py reads (`tests/fixtures/README.md`).
+//! Source: `ggml-common.h` for the layouts, `ggml-quants.c` (`dequantize_row_*`) for the order of
+//! operations; equal bit by bit to what gguf-py reads (`tests/fixtures/README.md`).
 
 use half::{bf16, f16};
 

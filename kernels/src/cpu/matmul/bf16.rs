@@ -1,10 +1,10 @@
 //! BF16 weights where the machine multiplies bf16 pairs (AVX512-BF16).
 //!
-//! Activations are rounded to bf16 first, to nearest, which costs each product at most 2^-8 of itself. That
-//! makes this the one way whose bits differ from other machines'. They are stable all the same: sixteen
-//! partial sums, partial sum `l` taking the pairs of columns `2l, 2l + 1` of every 32 in order, the row
-//! being continued with zeros to a multiple of 32; then the tree of `Simd::sum`. The instruction takes
-//! subnormal numbers for zero.
+//! Activations are rounded to bf16 first, to nearest, which costs each product at most 2^-8 of
+//! itself. That makes this the one way whose bits differ from other machines'. They are stable all
+//! the same: sixteen partial sums, partial sum `l` taking the pairs of columns `2l, 2l + 1` of
+//! every 32 in order, the row being continued with zeros to a multiple of 32; then the tree of
+//! `Simd::sum`. The instruction takes subnormal numbers for zero.
 
 use std::arch::x86_64::{
     __m512, __m512bh, _mm512_castps512_ps256, _mm512_cvtneps_pbh, _mm512_dpbf16_ps,
@@ -146,7 +146,8 @@ impl Block<'_> {
     }
 }
 
-/// Where each of several rows goes on; a trait for want of closures, which have no instructions enabled.
+/// Where each of several rows goes on; a trait for want of closures, which have no instructions
+/// enabled.
 trait MapAt<const N: usize> {
     fn map_at(&self, at: usize) -> [*const u8; N];
 }

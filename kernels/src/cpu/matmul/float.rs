@@ -1,8 +1,8 @@
 //! Floating-point weights with `f32` activations.
 //!
-//! The arithmetic of one output, the same for every format, level and number of rows: sixteen partial
-//! sums, partial sum `l` taking columns `l, l + 16, …` in order by fused multiply-add, the row being
-//! continued with zeros to a multiple of sixteen; then the tree of [`Simd::sum`].
+//! The arithmetic of one output, the same for every format, level and number of rows: sixteen
+//! partial sums, partial sum `l` taking columns `l, l + 16, …` in order by fused multiply-add, the
+//! row being continued with zeros to a multiple of sixteen; then the tree of [`Simd::sum`].
 
 use std::marker::PhantomData;
 

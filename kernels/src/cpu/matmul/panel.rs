@@ -2,40 +2,41 @@
 //!
 //! A unit of a panel is 16 rows × 32 columns: eight vectors of codes, vector `g` holding columns
 //! `4g..4g + 4` of each row in that row's lane, so that one dot-product instruction with four
-//! activations, the same in all lanes, advances sixteen outputs and nothing is ever summed across lanes.
+//! activations, the same in all lanes, advances sixteen outputs and nothing is ever summed across
+//! lanes.
 //!
 //! The arithmetic of one output, the same for every format, level and number of rows: for each unit
 //! in order, `acc = fma(scale · a_scale, dot, acc)` with `dot` the exact integer product (for each
-//! half of the unit, where scales are per 16 columns), then `acc = fma(min, a_scale · a_sum, acc)` if the
-//! format has minima.
+//! half of the unit, where scales are per 16 columns), then `acc = fma(min, a_scale · a_sum, acc)`
+//! if the format has minima.
 //!
 //! One row of activations takes the codes straight from registers. More rows share a packed copy
 //! of the panel in the thread's scratch.
 
+mod multiply;
+
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
-use super::super::activations::{Activations, Line, QuantizedRows, TILE_MAX, UNIT_BYTES, UNIT_LEN};
+use super::super::activations::{Activations, Line, QuantizedRows, TILE_MAX, UNIT_BYTES};
 use super::super::pool::Pool;
 use super::super::shared_mut::SharedMut;
-use super::super::simd::{Kernel, Rows, Simd, dispatch, prefetch};
-use super::unpack::{Unit, Unpack};
+use super::super::simd::{Kernel, Rows, Simd, dispatch};
+use super::unpack::Unpack;
 use crate::isa::Isa;
 use crate::tensor::WeightView;
+
+use multiply::{multiply, multiply_packed, pack, packed_unit_bytes, prefetch_block};
 
 /// Rows of a panel.
 pub(super) const PANEL_ROWS: usize = 16;
 
-/// Bytes of the codes of a unit of a panel.
-const CODE_BYTES: usize = PANEL_ROWS * UNIT_LEN;
-
-/// Bytes of a vector of scales.
-const SCALE_BYTES: usize = PANEL_ROWS * 4;
+type Scratch = (Vec<Line>, Vec<u8>);
 
 thread_local! {
     /// One packed panel, and the last rows of a matrix that do not fill a panel. Grows to the
     /// largest size seen and stays.
-    static SCRATCH: RefCell<(Vec<Line>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
 /// The product for weights of format `F`.
@@ -114,8 +115,8 @@ impl<F: Unpack> Panels<'_, F> {
         let n_blocks = self.x.n_units / F::UNITS;
         let mut acc = [simd.splat_f(0.0)];
         for block in 0..n_blocks {
-            // SAFETY: block `block` of each row, of which there are `n_blocks`; the activations have as
-            // many units as the rows.
+            // SAFETY: block `block` of each row, of which there are `n_blocks`; the activations
+            // have as many units as the rows.
             unsafe {
                 let rows = rows.add(block * F::BLOCK_BYTES);
                 prefetch_block::<F>(next, block);
@@ -148,7 +149,8 @@ impl<F: Unpack> Panels<'_, F> {
         for tile in 0..self.x.n_tokens.div_ceil(TILE_MAX) {
             let (x, width) = self.x.tile(tile);
             let token = tile * TILE_MAX;
-            // SAFETY: the tile has `width` places; the panel is packed; no other task has this panel.
+            // SAFETY: the tile has `width` places; the panel is packed; no other task has this
+            // panel.
             unsafe {
                 match width {
                     1 => self.tile::<S, 1, 1>(simd, panel, packed, x, token),
@@ -191,9 +193,8 @@ impl<F: Unpack> Panels<'_, F> {
 
     /// A tile of `T` places at once.
     ///
-    /// # Safety
-    /// `packed` is this panel; `x` is a tile of `W` places whose first row is `token`; no other task has
-    /// the panel.
+    /// # Safety `packed` is this panel; `x` is a tile of `W` places whose first row is `token`; no
+    /// other task has the panel.
     #[inline(always)]
     unsafe fn tile<S: Simd, const T: usize, const W: usize>(
         &self,
@@ -263,170 +264,4 @@ impl<F: Unpack> Panels<'_, F> {
             }
         }
     }
-}
-
-/// Bytes of a packed unit: codes, one or two vectors of scales, perhaps one of minima.
-const fn packed_unit_bytes<F: Unpack>() -> usize {
-    CODE_BYTES + SCALE_BYTES * (1 + F::IS_SPLIT as usize + F::HAS_MIN as usize)
-}
-
-/// Asks for as much of the next panel as one block of this one.
-#[inline(always)]
-fn prefetch_block<F: Unpack>(next: *const u8, block: usize) {
-    let start = next.wrapping_add(block * PANEL_ROWS * F::BLOCK_BYTES);
-    for line in 0..(PANEL_ROWS * F::BLOCK_BYTES).div_ceil(64) {
-        prefetch(start.wrapping_add(line * 64));
-    }
-}
-
-/// Unpacks all units of a panel, asking for the `next` meanwhile.
-///
-/// # Safety
-/// `rows` are sixteen rows of `n_units` units; `to` has room for as many packed units.
-#[inline(always)]
-unsafe fn pack<S: Simd, F: Unpack>(
-    simd: S,
-    rows: Rows,
-    next: *const u8,
-    n_units: usize,
-    mut to: *mut u8,
-) {
-    for block in 0..n_units / F::UNITS {
-        // SAFETY: by the caller.
-        unsafe {
-            prefetch_block::<F>(next, block);
-            let rows = rows.add(block * F::BLOCK_BYTES);
-            let header = F::header(simd, rows);
-            for index in 0..F::UNITS {
-                let unit = F::unit(simd, rows, &header, index);
-                for (group, codes) in unit.codes.into_iter().enumerate() {
-                    simd.store(to.add(group * 64), codes);
-                }
-                let scales = to.add(CODE_BYTES).cast::<f32>();
-                simd.store_f(scales, unit.scales[0]);
-                if F::IS_SPLIT {
-                    simd.store_f(scales.add(PANEL_ROWS), unit.scales[1]);
-                }
-                if F::HAS_MIN {
-                    simd.store_f(scales.add(PANEL_ROWS), unit.min);
-                }
-                to = to.add(packed_unit_bytes::<F>());
-            }
-        }
-    }
-}
-
-/// One packed unit with `T` places of a unit of a tile of `W`.
-///
-/// # Safety
-/// `packed` is a packed unit, `x` a unit of a tile of `W` places, and `place + T` at most `W`.
-#[inline(always)]
-unsafe fn multiply_packed<S: Simd, F: Unpack, const T: usize, const W: usize>(
-    simd: S,
-    packed: *const u8,
-    x: *const u8,
-    place: usize,
-    acc: &mut [S::Float; T],
-) {
-    // SAFETY: by the caller, all reads are inside the two units. The optimiser moves the loads to
-    // where `multiply` uses them.
-    unsafe {
-        let scales = packed.add(CODE_BYTES).cast::<f32>();
-        let first = simd.load_f(scales);
-        let is_long = F::IS_SPLIT || F::HAS_MIN;
-        let second = if is_long { simd.load_f(scales.add(PANEL_ROWS)) } else { first };
-        let mut codes = [simd.splat(0); 8];
-        for (group, codes) in codes.iter_mut().enumerate() {
-            *codes = simd.load(packed.add(group * 64));
-        }
-        let unit = Unit { codes, scales: [first, second], min: second };
-        multiply::<S, F, T, W>(simd, &unit, x, place, acc);
-    }
-}
-
-/// Adds the products of one unit to `acc`: the arithmetic of the head of this module.
-///
-/// # Safety
-/// `x` is a unit of a tile of `W` places, and `place + T` is at most `W`.
-#[inline(always)]
-unsafe fn multiply<S: Simd, F: Unpack, const T: usize, const W: usize>(
-    simd: S,
-    unit: &Unit<S>,
-    x: *const u8,
-    place: usize,
-    acc: &mut [S::Float; T],
-) {
-    let n_halves = if F::IS_SPLIT { 2 } else { 1 };
-    let n_groups = 8 / n_halves;
-    for half in 0..n_halves {
-        let mut dots = [simd.splat(0); T];
-        for (t, dot) in dots.iter_mut().enumerate() {
-            // SAFETY: by the caller.
-            *dot = unsafe { first_term::<S, F, W>(simd, x, place + t, half) };
-        }
-        for group in half * n_groups..(half + 1) * n_groups {
-            for (t, dot) in dots.iter_mut().enumerate() {
-                // SAFETY: inside the codes of the unit.
-                let four = unsafe { x.add((place + t) * UNIT_LEN + group * 4) };
-                // SAFETY: as above.
-                let four = simd.splat(unsafe { four.cast::<u32>().read_unaligned() });
-                *dot = if F::IS_WIDE {
-                    simd.dot_wide(*dot, unit.codes[group], four)
-                } else {
-                    simd.dot(*dot, unit.codes[group], four)
-                };
-            }
-        }
-        for (t, dot) in dots.into_iter().enumerate() {
-            // SAFETY: by the caller.
-            let scale = simd.splat_f(f32::from_bits(unsafe { word::<W>(x, 0, place + t) }));
-            let scale = simd.mul_f(unit.scales[half], scale);
-            acc[t] = simd.fma(scale, simd.to_float(dot), acc[t]);
-        }
-    }
-    if F::HAS_MIN {
-        for (t, acc) in acc.iter_mut().enumerate() {
-            // SAFETY: by the caller.
-            let sum = simd.splat_f(f32::from_bits(unsafe { word::<W>(x, 3, place + t) }));
-            *acc = simd.fma(unit.min, sum, *acc);
-        }
-    }
-}
-
-/// What a dot product starts from: codes stand `zero` too high, so `-zero · Σ activation`.
-///
-/// # Safety
-/// `x` is a unit of a tile of `W` places, `place` is one of them.
-#[inline(always)]
-unsafe fn first_term<S: Simd, F: Unpack, const W: usize>(
-    simd: S,
-    x: *const u8,
-    place: usize,
-    half: usize,
-) -> S::Int {
-    let zero_log2 = match F::IS_WIDE {
-        true if S::WIDE_IS_OFFSET => Some(7),
-        true => None,
-        false => F::ZERO_LOG2,
-    };
-    let Some(count) = zero_log2 else { return simd.splat(0) };
-    // SAFETY: by the caller.
-    let negated_sum = unsafe {
-        match (F::IS_SPLIT, half) {
-            (false, _) => word::<W>(x, 1, place),
-            (true, 0) => word::<W>(x, 2, place),
-            (true, _) => word::<W>(x, 1, place).wrapping_sub(word::<W>(x, 2, place)),
-        }
-    };
-    simd.shl(simd.splat(negated_sum), count)
-}
-
-/// Word `kind` of a place, in the order of `activations.rs`.
-///
-/// # Safety
-/// `x` is a unit of a tile of `W` places, `place` is one of them, `kind` is below 4.
-#[inline(always)]
-unsafe fn word<const W: usize>(x: *const u8, kind: usize, place: usize) -> u32 {
-    // SAFETY: by the caller, inside the unit.
-    unsafe { x.add(W * UNIT_LEN + (kind * W + place) * 4).cast::<u32>().read_unaligned() }
 }

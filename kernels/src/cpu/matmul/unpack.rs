@@ -29,7 +29,8 @@ pub(super) trait Unpack: Copy + Default + Send + Sync {
     const UNITS: usize;
     /// Codes use all eight bits; they are signed, and `wide` gives them the form the level wants.
     const IS_WIDE: bool = false;
-    /// Logarithm of the code that stands for zero; `None` if that is 0. For codes that are not wide.
+    /// Logarithm of the code that stands for zero; `None` if that is 0. For codes that are not
+    /// wide.
     const ZERO_LOG2: Option<u32> = None;
     /// Scales are per 16 columns rather than 32.
     const IS_SPLIT: bool = false;

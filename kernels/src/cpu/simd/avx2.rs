@@ -95,7 +95,8 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn chunk(self, rows: Rows) -> [Int; 4] {
-        // SAFETY: sixteen bytes of each row are readable by the caller's word; `self` proves the rest.
+        // SAFETY: sixteen bytes of each row are readable by the caller's word; `self` proves the
+        // rest.
         let (low, high) = unsafe { (chunk_of_eight(rows, 0), chunk_of_eight(rows, 8)) };
         [[low[0], high[0]], [low[1], high[1]], [low[2], high[2]], [low[3], high[3]]]
     }
@@ -140,7 +141,8 @@ impl Simd for Avx2 {
         fma(a: Float, b: Float, c: Float) -> Float =
             [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])];
         sum(a: Float) -> f32 = sum_halves(a[0], a[1]);
-        to_float(value: Int) -> Float = [_mm256_cvtepi32_ps(value[0]), _mm256_cvtepi32_ps(value[1])];
+        to_float(value: Int) -> Float =
+            [_mm256_cvtepi32_ps(value[0]), _mm256_cvtepi32_ps(value[1])];
         half_to_float(value: Int) -> Float = {
             let mask = _mm256_set1_epi32(0xffff);
             let low = _mm256_and_si256(value[0], mask);

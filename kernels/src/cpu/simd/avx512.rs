@@ -77,10 +77,9 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn chunk(self, rows: Rows) -> [__m512i; 4] {
-        // Vector `i` takes rows i, i + 4, i + 8, i + 12 in its four 128-bit parts. Transposing 4 x 4
-        // lanes inside each part then leaves the rows in order.
-        // SAFETY: sixteen bytes of each row are readable by the caller's word; `self` proves the
-        // instructions.
+        // Vector `i` takes rows i, i + 4, i + 8, i + 12 in its four 128-bit parts. Transposing 4 x
+        // 4 lanes inside each part then leaves the rows in order. SAFETY: sixteen bytes of each row
+        // are readable by the caller's word; `self` proves the instructions.
         unsafe {
             let (a, b) = (four_rows(rows, 0), four_rows(rows, 1));
             let (c, d) = (four_rows(rows, 2), four_rows(rows, 3));

@@ -11,8 +11,8 @@ pub(crate) struct Portable;
 type Int = [u32; 16];
 type Float = [f32; 16];
 
-/// An array of what the expression gives for each lane. Not `from_fn`: its closures are functions of
-/// their own, which the compiler need not inline.
+/// An array of what the expression gives for each lane. Not `from_fn`: its closures are functions
+/// of their own, which the compiler need not inline.
 macro_rules! lanes {
     ($lane:ident => $value:expr) => {{
         let mut result = [Default::default(); 16];

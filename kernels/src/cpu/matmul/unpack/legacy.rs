@@ -1,7 +1,7 @@
 //! Formats of 32 elements with an f16 scale: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1.
 //!
-//! Nibble formats keep elements 0..16 in the low nibbles and 16..32 in the high ones. Five-bit formats keep
-//! the fifth bits in one 32-bit word, bit `k` for element `k`.
+//! Nibble formats keep elements 0..16 in the low nibbles and 16..32 in the high ones. Five-bit
+//! formats keep the fifth bits in one 32-bit word, bit `k` for element `k`.
 //!
 //! Source: `block_q8_0` and so on, `ggml-common.h`.
 

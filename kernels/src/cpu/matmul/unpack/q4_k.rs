@@ -1,9 +1,9 @@
 //! Q4_K and Q5_K: 256 elements in 8 units with 6-bit scales and minima.
 //!
-//! A block starts with sixteen bytes that both share: f16 `d`, f16 `dmin`, and 12 bytes of scales. Bytes 0..4
-//! hold the scales of units 0..4 in six bits, bytes 4..8 their minima; bytes 8..12 hold for units 4..8 the low
-//! four bits of the scale and, above, of the minimum; the upper two bits of the first eight bytes are their
-//! upper two. Element = `d · scale · code - dmin · min`.
+//! A block starts with sixteen bytes that both share: f16 `d`, f16 `dmin`, and 12 bytes of scales.
+//! Bytes 0..4 hold the scales of units 0..4 in six bits, bytes 4..8 their minima; bytes 8..12 hold
+//! for units 4..8 the low four bits of the scale and, above, of the minimum; the upper two bits of
+//! the first eight bytes are their upper two. Element = `d · scale · code - dmin · min`.
 //!
 //! Source: `block_q4_K`, `block_q5_K` and `get_scale_min_k4`, ggml.
 

@@ -1,8 +1,9 @@
 //! Q6_K: 256 elements with 8-bit scales per 16; six-bit codes, 32 is zero.
 //!
-//! A block is 128 bytes of low nibbles, 64 bytes of upper bit pairs, 16 signed scales, f16 `d`. Unit `u` of
-//! eight is quarter `q = u % 4` of half `h = u / 4`: its nibbles are in bytes `64h + 32(q % 2)..`, low
-//! for `q < 2`, its upper bits in bytes `128 + 32h..` at bit `2q`, its scales are `2u` and `2u + 1`.
+//! A block is 128 bytes of low nibbles, 64 bytes of upper bit pairs, 16 signed scales, f16 `d`.
+//! Unit `u` of eight is quarter `q = u % 4` of half `h = u / 4`: its nibbles are in bytes `64h +
+//! 32(q % 2)..`, low for `q < 2`, its upper bits in bytes `128 + 32h..` at bit `2q`, its scales are
+//! `2u` and `2u + 1`.
 //!
 //! Source: `block_q6_K` and `dequantize_row_q6_K`, ggml.
 
