@@ -4,6 +4,8 @@
 //! The only place of this crate where `unsafe` is allowed: for instructions beyond the baseline and
 //! for threads that write disjoint parts of one slice.
 
+#![allow(unsafe_code, reason = "see above")]
+
 pub mod pool;
 pub mod shared_mut;
 

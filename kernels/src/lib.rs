@@ -14,6 +14,8 @@
 //! Activations are `f32`, row-major `(n_tokens, width)`, in host memory, unless a doc says
 //! otherwise.
 
+#![deny(unsafe_code)]
+
 pub mod cpu;
 pub mod error;
 pub mod format;
