@@ -63,7 +63,6 @@ fn whatever_a_worker_does_the_stream_goes_on() {
         (format!("1:unknown_session_at={middle}"), "protocol"),
         (format!("1:wrong_incarnation_at={middle}"), "protocol"),
         (format!("1:bad_token_at={middle}"), "protocol"),
-        ("1:overrun".to_owned(), "protocol"),
         (format!("1:torn_frame_at={middle}"), ""),
     ] {
         let mut server = Setup::fake(&format!("end_every=0; {script}")).serve();
@@ -308,6 +307,18 @@ fn a_worker_that_floods_its_stderr_blocks_nobody() {
     assert_eq!(ask(&server), undisturbed());
     assert!(server.log().len() < 64 << 10, "the flood is cut: {} bytes", server.log().len());
     assert_eq!(server.recycles(), 0);
+    server.finish();
+}
+
+#[test]
+fn a_worker_that_runs_ahead_without_end_harms_no_text() {
+    let server = Setup::fake("end_every=0; overrun").serve();
+    let full = ask(&server);
+    let mut body = question("life", TOKENS);
+    body["stop"] = json!([full[30..34]]);
+    let answer = server.chat(&body);
+    answer.assert_whole(1);
+    assert_eq!(answer.text(), &full[..full.find(&full[30..34]).unwrap()]);
     server.finish();
 }
 

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use strata_tests::python::Python;
 use strata_tests::server::{Server, Setup, question};
@@ -52,7 +53,7 @@ fn the_openai_client_is_content() {
     let model = model::fetch().unwrap_or_else(|why| panic!("{why}"));
     let server = Setup::real(Some(&model)).serve();
     assert_passes(&mut script(&python, &packages, &server, "answers"), &server);
-    wait_until("the cancel", std::time::Duration::from_secs(10), || {
+    wait_until("the cancel", Duration::from_secs(10), || {
         server.status()["requests"]["cancelled"] == 1 && server.status()["requests"]["active"] == 0
     });
     server.finish();
@@ -65,22 +66,28 @@ fn the_openai_client_retries_as_often_as_it_should() {
     let mut server = Setup::fake("refuse").serve();
     server.allow("refused a session");
     assert_passes(&mut script(&python, &packages, &server, "hopeless"), &server);
-    wait_until("the access log", std::time::Duration::from_secs(5), || requests(&server, 500) > 0);
+    wait_until("the access log", Duration::from_secs(5), || requests(&server, 500) > 0);
     assert_eq!(requests(&server, 500), 1, "{}", server.log());
     server.finish();
-    // A loading server must be asked again, until it serves.
-    let server = Setup::fake("load_ms=1200; end_every=0").start();
+    // A loading server must be asked again, until it serves. The client itself takes a while to
+    // start, so loading takes longer.
+    let server = Setup::fake("load_ms=6000; end_every=0").start();
     assert_passes(&mut script(&python, &packages, &server, "patient"), &server);
-    wait_until("the access log", std::time::Duration::from_secs(5), || requests(&server, 200) == 1);
+    wait_until("the access log", Duration::from_secs(5), || requests(&server, 200) == 1);
     let retried = requests(&server, 503);
     assert!((1..=5).contains(&retried), "{retried} refusals:\n{}", server.log());
     server.finish();
     // So must a full queue.
     let setup = Setup::fake("end_every=0; token_ms=20");
     let server = setup.flag("--slots", "1").flag("--queue-limit", "0").serve();
-    let busy = server.open_chat(&question("busy", 75)).unwrap();
-    assert_passes(&mut script(&python, &packages, &server, "patient"), &server);
-    drop(busy);
+    let busy = server.open_chat(&question("busy", 5000)).unwrap();
+    std::thread::scope(|scope| {
+        let mut command = script(&python, &packages, &server, "patient");
+        let server = &server;
+        scope.spawn(move || assert_passes(&mut command, server));
+        wait_until("a refusal", Duration::from_secs(60), || requests(server, 429) > 0);
+        drop(busy);
+    });
     let retried = requests(&server, 429);
     assert!((1..=5).contains(&retried), "{retried} refusals:\n{}", server.log());
     server.finish();

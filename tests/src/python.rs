@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use crate::programs;
 
@@ -71,6 +72,7 @@ impl Python {
             .command()
             .args(["-m", "pip", "--disable-pip-version-check", "--no-input"])
             .args(arguments)
+            .env("PIP_ROOT_USER_ACTION", "ignore")
             .stdout(std::io::stderr())
             .status()
             .map_err(|error| format!("pip: {error}"))?;
@@ -91,6 +93,8 @@ impl Python {
     ///
     /// As [`Python::pip`].
     pub fn packages(&self, name: &str, requirements: &[&str]) -> Result<PathBuf, String> {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = programs::target().join("strata-python-packages").join(name);
         let stamp = folder.join("strata-installed");
         let wanted = requirements.join("\n");
@@ -100,7 +104,8 @@ impl Python {
         // Half an installation is worth nothing.
         let _ = fs::remove_dir_all(&folder);
         let target = folder.to_str().ok_or("the target folder's name is not UTF-8")?;
-        let mut arguments = vec!["install", "--quiet", "--target", target];
+        // What the system has installed besides does not matter in a folder of our own.
+        let mut arguments = vec!["install", "--quiet", "--no-warn-conflicts", "--target", target];
         arguments.extend(requirements);
         self.pip(&arguments)?;
         fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
