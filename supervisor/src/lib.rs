@@ -16,6 +16,7 @@
 //! * [`status`]: the one status object.
 //! * [`text`]: text to token ids and back.
 //! * [`worker`]: the life of the worker process; its link; the crash budget.
+#![deny(unsafe_code)]
 
 pub mod api;
 pub mod ctl;

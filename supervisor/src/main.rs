@@ -54,7 +54,7 @@ fn tokenize() -> Command {
     Command::new("tokenize")
         .about("Print the token ids of a text file as the model sees it, as JSON")
         .arg(path("weights").long("model").short('m').help("Weight file"))
-        .arg(path("text").help("Text file, UTF-8"))
+        .arg(path("text").long("file").short('f').help("Text file, UTF-8"))
         .arg(
             Arg::new("parse_special")
                 .long("parse-special")

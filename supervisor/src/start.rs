@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use shared::config::Config;
 
 use crate::api::ModelCard;
@@ -49,6 +50,7 @@ impl Ready {
     ///
     /// The first that fails, with its exit code.
     pub fn new(config: Config) -> Result<Self, StartError> {
+        raise_descriptor_limit();
         let (model, text) = open_model(&config)?;
         find_worker(&process::program(&config))?;
         let lock = lock_state_dir(&config.state_dir)?;
@@ -59,6 +61,15 @@ impl Ready {
         })?;
         let listener = listen(&config)?;
         Ok(Self { config, model, text, listener, control, control_path, _lock: lock })
+    }
+}
+
+/// The usual soft limit of 1024 is a relic of `select`; connections and readers need more.
+fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::info!(%error, "the limit of open descriptors stays as it is");
     }
 }
 

@@ -1,8 +1,8 @@
 //! The errors of the API: the only place where a status code is chosen.
 //!
 //! A body is `{"error": {"message", "type", "code", "param", …}}`. `code` is the status as a
-//! number, as llama-server has it. A failure adds `kind`, `deterministic`, `position`, `phase`, `attempts`,
-//! `incarnation` and `retryable`, which clients that do not know them ignore.
+//! number, as llama-server has it. A failure adds `kind`, `deterministic`, `position`, `phase`,
+//! `attempts`, `incarnation` and `retryable`, which clients that do not know them ignore.
 //!
 //! `x-should-retry: false` keeps SDKs from sending a request again that can only fail again.
 
