@@ -268,7 +268,7 @@ fn a_life_keeps_the_first_reason_of_its_end() {
     let mut worker = worker(State::Serving { since: at }, Intent::Run);
     assert_eq!(verbs(&worker.step(Event::Faulted(Reason::NonFinite), at)), "");
     assert!(worker.next_wake().is_some(), "it leaves by itself, within a bound");
-    worker.step(Event::Faulted(Reason::LinkClosed), at);
+    let _ = worker.step(Event::Faulted(Reason::LinkClosed), at);
     let killed =
         Reason::Exited { exit: Exit::Signal("SIGKILL".to_owned()), epitaph: String::new() };
     assert_eq!(worker.loss(killed), (Reason::NonFinite, false));
@@ -279,11 +279,11 @@ fn starts_that_fail_again_and_again_wait_longer_and_then_degrade() {
     let at = Instant::now();
     let config = Config { failures_max: 3, ..Config::default() };
     let mut worker = Worker::new(&config);
-    worker.step(Event::Begin, at);
+    let _ = worker.step(Event::Begin, at);
     let mut fail = || verbs(&worker.step(Event::Exited(exited(WorkerExit::Panic)), at));
     assert_eq!(fail(), "spawn");
     assert_eq!(fail(), "");
-    worker.step(Event::Tick { owned: 0, live: 0 }, at + seconds(1));
+    let _ = worker.step(Event::Tick { owned: 0, live: 0 }, at + seconds(1));
     let actions = worker.step(Event::Exited(exited(WorkerExit::Panic)), at);
     assert_eq!(verbs(&actions), "fail(load)");
     assert_eq!(worker.incarnation, Incarnation(3));

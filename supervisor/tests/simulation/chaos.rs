@@ -5,7 +5,7 @@ use std::time::Duration;
 use shared::limits::STRIKES_MAX;
 use shared::protocol::Sampling;
 use strata_supervisor::event_loop::{Core, NewRequest};
-use strata_supervisor::session::log::Outcome;
+use strata_supervisor::session::log::{Failure, Outcome};
 
 use super::harness::{self, Service, config, read, request};
 use super::model;
@@ -66,13 +66,17 @@ async fn ask(core: &Core, request: &NewRequest) {
         let read = read(&mut reader, request.prompt.len(), usize::MAX).await;
         let (tokens, text, outcome) = model::expected(request, choice);
         if let Some(Outcome::Failed(failure)) = &read.outcome {
-            assert!(failure.deterministic && failure.attempts >= STRIKES_MAX, "{failure:?}");
+            assert_convicted(failure);
             assert!(tokens.starts_with(&read.tokens) && text.starts_with(&read.text));
         } else {
             assert_eq!((read.text, read.outcome), (text, Some(outcome)));
             assert_eq!(read.tokens, tokens);
         }
     }
+}
+
+fn assert_convicted(failure: &Failure) {
+    assert!(failure.deterministic && failure.attempts >= STRIKES_MAX, "{failure:?}");
 }
 
 fn random_request(random: &mut Random) -> NewRequest {
@@ -104,7 +108,9 @@ async fn give_up(core: &Core, request: &NewRequest, random: &mut Random) {
         let part = read(&mut readers[0], request.prompt.len(), patience).await;
         assert!(tokens.starts_with(&part.tokens));
         assert!(text.starts_with(&part.text));
-        assert!(!matches!(part.outcome, Some(Outcome::Failed(_))), "{part:?}");
+        if let Some(Outcome::Failed(failure)) = &part.outcome {
+            assert_convicted(failure);
+        }
     }
     if random.below(2) == 0 {
         tokio::time::sleep(Duration::from_millis(random.below(100).into())).await;
