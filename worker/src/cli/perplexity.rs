@@ -36,7 +36,7 @@ pub struct Perplexity {
     /// The text, UTF-8. Tokenized by the strata-supervisor beside this program.
     #[arg(short, long, required_unless_present = "tokens", conflicts_with = "tokens")]
     pub file: Option<PathBuf>,
-    /// The text's token ids instead, separated by white space, without special tokens.
+    /// The text's token ids instead, separated by white space or commas, without special tokens.
     #[arg(long)]
     pub tokens: Option<PathBuf>,
     /// Tokens of a window.
@@ -150,7 +150,9 @@ impl Perplexity {
                 ToolError::usage(format!("{source}: {word:?} is no token id"))
             })
         };
-        text.split_ascii_whitespace().map(parse).collect()
+        // One a line, or the supervisor's JSON list.
+        let is_between = |c: char| c.is_ascii_whitespace() || matches!(c, '[' | ',' | ']');
+        text.split(is_between).filter(|word| !word.is_empty()).map(parse).collect()
     }
 
     /// Asks the supervisor's program beside our own for the token ids.
@@ -161,7 +163,7 @@ impl Perplexity {
         })?;
         let program = own.with_file_name(TOKENIZER);
         let mut command = Command::new(&program);
-        command.arg("tokenize").arg("--model").arg(&self.model).arg("--file").arg(text);
+        command.arg("tokenize").arg("--model").arg(&self.model).arg(text);
         let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| {
             ToolError::usage(format!("cannot run {}: {error}; {hint}", program.display()))
