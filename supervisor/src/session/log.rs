@@ -40,7 +40,7 @@ pub enum Record {
     },
     /// The last record, exactly one.
     End {
-        /// Text that was held back and belongs to the answer.
+        /// Text that was held back and belongs to the answer; empty at a failure.
         text: String,
         /// How it ended.
         outcome: Outcome,
@@ -204,12 +204,17 @@ impl LogWriter {
         self.end(Outcome::Stop);
     }
 
-    /// Ends the log: what was held back belongs to the answer after all.
+    /// Ends the log. At a regular end, what was held back belongs to the answer after all; at a
+    /// failure nobody knows whether it was the beginning of a stop string, so it is not shown.
     pub fn end(&mut self, outcome: Outcome) {
         if self.is_over {
             return;
         }
         self.is_over = true;
+        if matches!(outcome, Outcome::Failed(_) | Outcome::Cancelled) {
+            self.push(Record::End { text: String::new(), outcome });
+            return;
+        }
         self.released.clear();
         self.text.finish(&mut self.released);
         let mut text = String::new();
@@ -225,10 +230,7 @@ impl LogWriter {
             }
         };
         // A stop string can end in the replacement character of a code point cut off by the end.
-        let outcome = match (hit, outcome) {
-            (Some(hit), Outcome::Stop | Outcome::Length) => Outcome::StopString(hit.stop),
-            (_, outcome) => outcome,
-        };
+        let outcome = hit.map_or(outcome, |hit| Outcome::StopString(hit.stop));
         self.push(Record::End { text, outcome });
     }
 
@@ -400,11 +402,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lost_writer_still_ends_its_log() {
-        let (writer, mut reader, mut gone) = log(&[]);
+    async fn a_lost_writer_still_ends_its_log_and_shows_nothing_it_held_back() {
+        let (mut writer, mut reader, mut gone) = log(&["lo w"]);
+        write(&mut writer, "hello");
         drop(writer);
-        let records = reader.next().await;
-        assert!(matches!(&records[..], [Record::End { outcome: Outcome::Failed(_), .. }]));
+        let (text, outcome) = text_and_outcome(&reader.next().await);
+        assert_eq!(text, "he");
+        assert!(matches!(outcome, Some(Outcome::Failed(_))));
         drop(reader);
         assert!(gone.try_recv().is_err(), "a reader that saw the end cancels nothing");
     }

@@ -6,6 +6,7 @@
 mod chaos;
 mod faults;
 mod harness;
+mod latency;
 mod model;
 mod orders;
 mod queue;

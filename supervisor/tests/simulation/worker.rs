@@ -96,6 +96,7 @@ struct State {
     step: Option<Duration>,
     poison: Option<Fault>,
     submits: Vec<SessionId>,
+    sent: Vec<std::time::Instant>,
 }
 
 impl World {
@@ -137,6 +138,11 @@ impl World {
     /// Sessions in the order of their submissions.
     pub(crate) fn submits(&self) -> Vec<SessionId> {
         self.0.lock().unwrap().submits.clone()
+    }
+
+    /// When each message of tokens was sent.
+    pub(crate) fn sent(&self) -> Vec<std::time::Instant> {
+        self.0.lock().unwrap().sent.clone()
     }
 
     fn next_fault(&self) -> Fault {
@@ -517,6 +523,7 @@ impl Life {
         position: Position,
         tokens: Vec<TokenId>,
     ) {
+        self.world.0.lock().unwrap().sent.push(std::time::Instant::now());
         let sampled = |token| Sampled { token, logprobs: None };
         let tokens = tokens.into_iter().map(sampled).collect();
         self.send(incarnation, FromWorker::Tokens { session, position, tokens }).await;
