@@ -16,7 +16,7 @@ fn every_stream_reads_as_if_nothing_had_happened() {
     server.allow("worker lost");
     let storm = Storm {
         streams: Storm::streams_or(25),
-        pause_max: Duration::from_millis(150),
+        pause_max: Duration::from_millis(400),
         tokens: 120,
     };
     let outcome = storm::run(&server, &storm, random);

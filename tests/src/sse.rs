@@ -77,6 +77,8 @@ pub struct Answer {
     pub errors: Vec<Value>,
     /// The `usage` object, if there was one.
     pub usage: Option<Value>,
+    /// The `timings` object, if there was one.
+    pub timings: Option<Value>,
     /// Whether `[DONE]` came.
     pub is_done: bool,
     /// Data events that came after `[DONE]`.
@@ -114,6 +116,9 @@ impl Answer {
         }
         if object["usage"].is_object() {
             self.usage = Some(object["usage"].clone());
+        }
+        if object["timings"].is_object() {
+            self.timings = Some(object["timings"].clone());
         }
         for part in object["choices"].as_array().into_iter().flatten() {
             let choice = self.choices.entry(part["index"].as_u64().unwrap_or(0)).or_default();

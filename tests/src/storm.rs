@@ -2,9 +2,9 @@
 //! undisturbed run, with one end, and nothing may pile up.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -23,9 +23,8 @@ pub const STREAMS_VARIABLE: &str = "STRATA_STREAMS";
 /// Streams at once, at most.
 const CONCURRENT_MAX: usize = 4;
 
-/// The supervisor calls a request the cause after three deaths without a new token. The storm is
-/// the cause here, so it lets every stream that is open get on after this many kills.
-const KILLS_WITHOUT_PROGRESS_MAX: u32 = 2;
+/// Kills in a row while a worker loads; beyond that a storm would only be longer.
+const LOADING_KILLS_MAX: u32 = 3;
 
 /// Memory a supervisor may gain over a storm, in bytes: caches and logs of what is open.
 const MEMORY_GROWTH_MAX: u64 = 48 << 20;
@@ -80,8 +79,8 @@ fn requests(tokens: u32) -> Vec<Value> {
     requests
 }
 
-/// What every open stream has received, by stream number.
-type Board = Arc<Mutex<BTreeMap<usize, usize>>>;
+/// Bytes of text that each open choice has, by stream number and choice.
+type Board = Mutex<BTreeMap<(usize, u64), usize>>;
 
 /// Runs a storm.
 ///
@@ -94,17 +93,22 @@ pub fn run(server: &Server, storm: &Storm, mut random: Random) -> Outcome {
     server.wait_ready();
     let descriptors = process::open_descriptors(server.pid());
     let memory = process::anonymous_memory(server.pid());
-    let board = Board::default();
+    let board: Board = Mutex::default();
     let plan: Mutex<Vec<usize>> =
         Mutex::new((0..storm.streams).map(|_| random.below(requests.len())).collect());
     let is_over = AtomicBool::new(false);
     let kills = AtomicU64::new(0);
     thread::scope(|scope| {
         let killer = scope.spawn(|| kill_often(server, storm, random, &board, &is_over, &kills));
-        let readers: Vec<_> = (0..CONCURRENT_MAX)
-            .map(|_| scope.spawn(|| read_streams(server, &requests, &expected, &plan, &board)))
-            .collect();
-        let results: Vec<_> = readers.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        // One at a time, then two at once, and so on; each for its share of the streams.
+        let mut results = Vec::new();
+        for readers in 1..=CONCURRENT_MAX {
+            let leave = storm.streams - storm.streams * readers / CONCURRENT_MAX;
+            let (requests, expected, plan, board) = (&requests, &expected, &plan, &board);
+            let read = move || read_streams(server, requests, expected, plan, leave, board);
+            let readers: Vec<_> = (0..readers).map(|_| scope.spawn(read)).collect();
+            results.extend(readers.into_iter().map(thread::ScopedJoinHandle::join));
+        }
         is_over.store(true, Ordering::Relaxed);
         killer.thread().unpark();
         for result in results {
@@ -123,16 +127,21 @@ pub fn run(server: &Server, storm: &Storm, mut random: Random) -> Outcome {
     Outcome { kills: kills.into_inner() }
 }
 
+/// Reads streams of the plan until only `leave` of them are left.
 fn read_streams(
     server: &Server,
     requests: &[Value],
     expected: &[Answer],
     plan: &Mutex<Vec<usize>>,
+    leave: usize,
     board: &Board,
 ) {
     loop {
         let (number, index) = {
             let mut plan = plan.lock().expect("no reader panics with the plan locked");
+            if plan.len() <= leave {
+                return;
+            }
             let Some(index) = plan.pop() else { return };
             (plan.len(), index)
         };
@@ -140,22 +149,15 @@ fn read_streams(
             Ok(stream) => stream,
             Err(why) => panic!("stream {number}: {why}"),
         };
-        let note = |events: Option<usize>| {
-            let mut board = board.lock().expect("no reader panics with the board locked");
-            match events {
-                Some(events) => board.insert(number, events),
-                None => board.remove(&number),
-            };
-        };
         loop {
-            note(Some(stream.answer.events));
+            note(board, number, &stream.answer);
             match stream.step() {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(why) => panic!("stream {number}: {why}"),
             }
         }
-        note(None);
+        note(board, number, &Answer::default());
         let answer = stream.answer;
         answer.assert_whole(expected[index].choices.len());
         for (choice, expected) in &expected[index].choices {
@@ -166,8 +168,18 @@ fn read_streams(
     }
 }
 
-/// Kills the worker at random moments, also while it loads, but never so often that a stream
-/// gets nothing.
+/// Puts what the open choices of a stream have onto the board, and takes the others off.
+fn note(board: &Board, stream: usize, answer: &Answer) {
+    let mut board = board.lock().expect("no reader panics with the board locked");
+    board.retain(|(other, _), _| *other != stream);
+    let open = answer.choices.iter().filter(|(_, choice)| choice.ends.is_empty());
+    board.extend(open.map(|(index, choice)| ((stream, *index), choice.text.len())));
+}
+
+/// Kills the worker at random moments: while it loads, prefills, decodes, ends.
+///
+/// The supervisor calls a request the cause after three deaths without a new token. The storm is
+/// the cause here, so a worker that serves is spared until each open choice has got on.
 fn kill_often(
     server: &Server,
     storm: &Storm,
@@ -178,7 +190,7 @@ fn kill_often(
 ) {
     let snapshot = || board.lock().expect("no reader panics with the board locked").clone();
     let mut seen = snapshot();
-    let mut fruitless = 0;
+    let mut loading_kills = 0;
     // Nobody sends: the channel is a clock that can be waited on.
     let (_sender, clock) = channel::<()>();
     let pause_max = usize::try_from(storm.pause_max.as_millis()).expect("pauses are short");
@@ -187,23 +199,20 @@ fn kill_often(
         if clock.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) {
             return;
         }
+        let status = server.status();
+        let pid = status["worker"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+        let Some(pid) = pid else { continue };
         let now = snapshot();
-        // A choice of two may lag behind its sibling, so more than one event counts as progress.
-        let all_got_on = now
-            .iter()
-            .all(|(stream, events)| seen.get(stream).is_none_or(|old| events > &(old + 4)));
-        if all_got_on {
-            (seen, fruitless) = (now, 0);
-        }
-        if fruitless >= KILLS_WITHOUT_PROGRESS_MAX {
+        let mut open = now.iter();
+        let have_got_on = open.all(|(choice, len)| seen.get(choice).is_none_or(|old| len > old));
+        if status["worker"]["state"] == "serving" && have_got_on {
+            (seen, loading_kills) = (now, 0);
+        } else if status["worker"]["state"] == "starting" && loading_kills < LOADING_KILLS_MAX {
+            loading_kills += 1;
+        } else {
             continue;
         }
-        let status = server.status();
-        if let Some(pid) = status["worker"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())
-        {
-            process::signal(pid, Signal::SIGKILL);
-            kills.fetch_add(1, Ordering::Relaxed);
-            fruitless += 1;
-        }
+        process::signal(pid, Signal::SIGKILL);
+        kills.fetch_add(1, Ordering::Relaxed);
     }
 }

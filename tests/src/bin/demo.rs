@@ -147,7 +147,6 @@ fn ask(
     let before = server.worker_pid();
     let mut kill_left = kill_after;
     let mut shown = 0;
-    let mut first = None;
     let mut out = std::io::stdout();
     let mut killed_at = None;
     let mut pause = Duration::ZERO;
@@ -157,7 +156,6 @@ fn ask(
         if answer.text().len() == shown {
             continue;
         }
-        first.get_or_insert_with(Instant::now);
         if let Some(at) = killed_at.take() {
             pause = Instant::elapsed(&at);
         }
@@ -172,9 +170,9 @@ fn ask(
         }
     }
     stream.answer.assert_whole(1);
-    let seconds = first.map_or(0.0, |first| first.elapsed().as_secs_f64());
-    let tokens = stream.answer.events.saturating_sub(2).max(1);
-    println!("\n      ({tokens} tokens, {:.0} tokens/s)", tokens as f64 / seconds.max(1e-3));
+    let timings = stream.answer.timings.clone().unwrap_or_default();
+    let (count, rate) = (&timings["predicted_n"], timings["predicted_per_second"].as_f64());
+    println!("\n      ({count} tokens, {:.0} tokens/s)", rate.unwrap_or(0.0));
     if kill_after.is_some() {
         let after = server.worker_pid();
         if after == before || kill_left.is_some() {
