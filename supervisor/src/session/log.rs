@@ -407,7 +407,7 @@ mod tests {
         write(&mut writer, "hello");
         drop(writer);
         let (text, outcome) = text_and_outcome(&reader.next().await);
-        assert_eq!(text, "he");
+        assert_eq!(text, "hel");
         assert!(matches!(outcome, Some(Outcome::Failed(_))));
         drop(reader);
         assert!(gone.try_recv().is_err(), "a reader that saw the end cancels nothing");
