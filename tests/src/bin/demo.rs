@@ -68,6 +68,8 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
             "--model" => options.model = Some(PathBuf::from(value()?)),
             "--listen" => options.listen = value()?,
             "--help" | "-h" => return Ok(None),
+            // The alias ends in it, and a person may write another.
+            "--" => {}
             _ => return Err(format!("`{argument}` is no option")),
         }
     }

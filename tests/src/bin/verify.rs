@@ -138,7 +138,8 @@ fn docs() -> Command {
 }
 
 fn main() -> ExitCode {
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    // The alias ends in `--`, and a person may write another.
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|word| word != "--").collect();
     let unknown = wanted.iter().find(|name| STEPS.iter().all(|step| step.name != **name));
     if let Some(name) = unknown {
         let names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
