@@ -1,6 +1,7 @@
 //! The API's promises, over a real socket, with the fake worker.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -399,12 +400,9 @@ fn routes_methods_and_connections() {
     server.finish();
 }
 
-#[test]
-fn a_client_that_reads_nothing_slows_nobody_and_is_cut() {
-    let setup = Setup::fake("end_every=0").flag("--context", "131072");
-    let server = setup.flag("--client-stall-timeout-s", "2").serve();
-    let baseline = process::anonymous_memory(server.pid());
-    let mut body = question("flow", 120_000);
+/// Opens a long stream on a connection with the smallest receive buffer Linux gives.
+fn open_narrow(server: &Server, tokens: u32) -> TcpStream {
+    let mut body = question("flow", tokens);
     body["stream"] = json!(true);
     let mut connection = server.client().connect().unwrap();
     nix::sys::socket::setsockopt(&connection, nix::sys::socket::sockopt::RcvBuf, &4096).unwrap();
@@ -415,8 +413,34 @@ fn a_client_that_reads_nothing_slows_nobody_and_is_cut() {
         text.len()
     );
     connection.write_all((head + &text).as_bytes()).unwrap();
-    let mut byte = [0];
-    connection.read_exact(&mut byte).unwrap();
+    connection.read_exact(&mut [0]).unwrap();
+    connection
+}
+
+#[test]
+fn a_client_that_reads_a_byte_now_and_then_slows_nobody() {
+    let setup = Setup::fake("end_every=0").flag("--context", "131072");
+    let server = setup.flag("--client-stall-timeout-s", "60").serve();
+    let baseline = process::anonymous_memory(server.pid());
+    let mut slow = open_narrow(&server, 120_000);
+    for _ in 0..20 {
+        slow.read_exact(&mut [0]).unwrap();
+        let start = Instant::now();
+        whole(&server.client().post(CHAT, &question("quick", 50)));
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    }
+    let grown = process::anonymous_memory(server.pid()).saturating_sub(baseline);
+    assert!(grown < 64 << 20, "one slow reader cost {grown} bytes");
+    drop(slow);
+    server.finish();
+}
+
+#[test]
+fn a_client_that_reads_nothing_slows_nobody_and_is_cut() {
+    let setup = Setup::fake("end_every=0").flag("--context", "131072");
+    let server = setup.flag("--client-stall-timeout-s", "2").serve();
+    let baseline = process::anonymous_memory(server.pid());
+    let connection = open_narrow(&server, 120_000);
     let start = Instant::now();
     whole(&server.client().post(CHAT, &question("quick", 50)));
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
