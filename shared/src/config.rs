@@ -80,7 +80,7 @@ impl Default for Config {
             client_stall_timeout_s: 120.0,
             restart_delay_s: 0.5,
             restart_delay_max_s: 60.0,
-            failures_max: 5,
+            failures_max: 8,
             forgive_after_s: 60.0,
             log: "info".to_owned(),
         }

@@ -151,7 +151,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_message_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
+        fn any_bytes_are_a_message_or_an_error(
+            bytes in prop::collection::vec(any::<u8>(), 0..512),
+        ) {
             let mut reader = FrameReader::default();
             reader.extend(&bytes);
             let mut count = 0;

@@ -1,6 +1,6 @@
 //! The one task that owns all state, and the handle to it.
 //!
-//! Everything that happens becomes an [`Event`] in one queue. The loop takes what has arrived,
+//! Everything that happens becomes an `Event` in one queue. The loop takes what has arrived,
 //! asks the pure functions of [`crate::worker`], [`crate::session`] and [`crate::replay`] what
 //! follows, and does it. It never waits for the worker, for a client, or for a lock that somebody
 //! holds across an await.

@@ -1,7 +1,6 @@
 //! Many streams over a worker that is killed again and again: each text must be that of an
 //! undisturbed run, with one end, and nothing may pile up.
 
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -23,8 +22,9 @@ pub const STREAMS_VARIABLE: &str = "STRATA_STREAMS";
 /// Streams at once, at most.
 const CONCURRENT_MAX: usize = 4;
 
-/// Kills in a row while a worker loads; beyond that a storm would only be longer.
-const LOADING_KILLS_MAX: u32 = 3;
+/// Kills in a row without a token between them. Eight make the service call itself degraded, as
+/// it should; a storm is to show what streams survive.
+const BARREN_KILLS_MAX: u32 = 5;
 
 /// Memory a supervisor may gain over a storm, in bytes: caches and logs of what is open.
 const MEMORY_GROWTH_MAX: u64 = 48 << 20;
@@ -79,9 +79,6 @@ fn requests(tokens: u32) -> Vec<Value> {
     requests
 }
 
-/// Bytes of text that each open choice has, by stream number and choice.
-type Board = Mutex<BTreeMap<(usize, u64), usize>>;
-
 /// Runs a storm.
 ///
 /// # Panics
@@ -93,19 +90,18 @@ pub fn run(server: &Server, storm: &Storm, mut random: Random) -> Outcome {
     server.wait_ready();
     let descriptors = process::open_descriptors(server.pid());
     let memory = process::anonymous_memory(server.pid());
-    let board: Board = Mutex::default();
     let plan: Mutex<Vec<usize>> =
         Mutex::new((0..storm.streams).map(|_| random.below(requests.len())).collect());
     let is_over = AtomicBool::new(false);
     let kills = AtomicU64::new(0);
     thread::scope(|scope| {
-        let killer = scope.spawn(|| kill_often(server, storm, random, &board, &is_over, &kills));
+        let killer = scope.spawn(|| kill_often(server, storm, random, &is_over, &kills));
         // One at a time, then two at once, and so on; each for its share of the streams.
         let mut results = Vec::new();
         for readers in 1..=CONCURRENT_MAX {
             let leave = storm.streams - storm.streams * readers / CONCURRENT_MAX;
-            let (requests, expected, plan, board) = (&requests, &expected, &plan, &board);
-            let read = move || read_streams(server, requests, expected, plan, leave, board);
+            let (requests, expected, plan) = (&requests, &expected, &plan);
+            let read = move || read_streams(server, requests, expected, plan, leave);
             let readers: Vec<_> = (0..readers).map(|_| scope.spawn(read)).collect();
             results.extend(readers.into_iter().map(thread::ScopedJoinHandle::join));
         }
@@ -134,7 +130,6 @@ fn read_streams(
     expected: &[Answer],
     plan: &Mutex<Vec<usize>>,
     leave: usize,
-    board: &Board,
 ) {
     loop {
         let (number, index) = {
@@ -150,14 +145,12 @@ fn read_streams(
             Err(why) => panic!("stream {number}: {why}"),
         };
         loop {
-            note(board, number, &stream.answer);
             match stream.step() {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(why) => panic!("stream {number}: {why}"),
             }
         }
-        note(board, number, &Answer::default());
         let answer = stream.answer;
         answer.assert_whole(expected[index].choices.len());
         for (choice, expected) in &expected[index].choices {
@@ -168,29 +161,16 @@ fn read_streams(
     }
 }
 
-/// Puts what the open choices of a stream have onto the board, and takes the others off.
-fn note(board: &Board, stream: usize, answer: &Answer) {
-    let mut board = board.lock().expect("no reader panics with the board locked");
-    board.retain(|(other, _), _| *other != stream);
-    let open = answer.choices.iter().filter(|(_, choice)| choice.ends.is_empty());
-    board.extend(open.map(|(index, choice)| ((stream, *index), choice.text.len())));
-}
-
 /// Kills the worker at random moments: while it loads, prefills, decodes, ends.
-///
-/// The supervisor calls a request the cause after three deaths without a new token. The storm is
-/// the cause here, so a worker that serves is spared until each open choice has got on.
 fn kill_often(
     server: &Server,
     storm: &Storm,
     mut random: Random,
-    board: &Board,
     is_over: &AtomicBool,
     kills: &AtomicU64,
 ) {
-    let snapshot = || board.lock().expect("no reader panics with the board locked").clone();
-    let mut seen = snapshot();
-    let mut loading_kills = 0;
+    let mut last_total = 0;
+    let mut barren_kills = 0;
     // Nobody sends: the channel is a clock that can be waited on.
     let (_sender, clock) = channel::<()>();
     let pause_max = usize::try_from(storm.pause_max.as_millis()).expect("pauses are short");
@@ -201,18 +181,13 @@ fn kill_often(
         }
         let status = server.status();
         let pid = status["worker"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
-        let Some(pid) = pid else { continue };
-        let now = snapshot();
-        let mut open = now.iter();
-        let have_got_on = open.all(|(choice, len)| seen.get(choice).is_none_or(|old| len > old));
-        if status["worker"]["state"] == "serving" && have_got_on {
-            (seen, loading_kills) = (now, 0);
-        } else if status["worker"]["state"] == "starting" && loading_kills < LOADING_KILLS_MAX {
-            loading_kills += 1;
-        } else {
-            continue;
+        let total = status["tokens"]["generated_total"].as_u64().expect("a counter");
+        if total > last_total {
+            (last_total, barren_kills) = (total, 0);
         }
+        let Some(pid) = pid.filter(|_| barren_kills < BARREN_KILLS_MAX) else { continue };
         process::signal(pid, Signal::SIGKILL);
+        barren_kills += 1;
         kills.fetch_add(1, Ordering::Relaxed);
     }
 }

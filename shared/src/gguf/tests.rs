@@ -168,7 +168,8 @@ proptest! {
     fn any_flipped_bytes_are_a_header_or_an_error(
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
-        let mut bytes = Writer::new().entry(b"k", 9, &[4, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0]).bytes();
+        let array = [4, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0];
+        let mut bytes = Writer::new().entry(b"k", 9, &array).bytes();
         for (index, byte) in flips {
             let at = index.index(bytes.len());
             bytes[at] = byte;

@@ -11,8 +11,10 @@ pub enum Exit {
     Known(WorkerExit),
     /// With a code that is not in the table.
     Unknown(i32),
-    /// By a signal, e.g. `SIGKILL`.
+    /// By a signal, e.g. `SIGSEGV`.
     Signal(String),
+    /// By SIGKILL, while Linux killed a process for want of memory.
+    OomKilled,
     /// Nobody could say: its status was lost.
     Lost,
 }
@@ -60,6 +62,7 @@ impl Reason {
                 Exit::Known(exit) => exit_name(*exit).to_owned(),
                 Exit::Unknown(code) => format!("exit_{code}"),
                 Exit::Signal(name) => name.to_lowercase(),
+                Exit::OomKilled => "oom_killed".to_owned(),
                 Exit::Lost => "unknown".to_owned(),
             },
             Self::Hang => "hang".to_owned(),
@@ -96,10 +99,15 @@ impl Reason {
         )
     }
 
-    /// Whether a session that was being computed may be the cause.
+    /// Whether a session that was being computed may be the cause. A process that was killed or
+    /// told to leave from outside died by somebody else's hand.
     #[must_use]
     pub fn may_be_the_sessions_fault(&self) -> bool {
         match self {
+            Self::Exited { exit: Exit::Signal(name), .. } => {
+                !matches!(name.as_str(), "SIGKILL" | "SIGTERM" | "SIGINT" | "SIGHUP" | "SIGQUIT")
+            }
+            Self::Exited { exit: Exit::Known(WorkerExit::Clean), .. } => false,
             Self::Exited { .. } | Self::Hang | Self::NonFinite | Self::LinkClosed => true,
             Self::Protocol(_) => true,
             Self::LoadTimeout | Self::Operator | Self::Spawn(_) => false,
@@ -117,6 +125,7 @@ impl fmt::Display for Reason {
                     }
                     Exit::Unknown(code) => write!(f, "it exited with code {code}")?,
                     Exit::Signal(name) => write!(f, "it died by {name}")?,
+                    Exit::OomKilled => f.write_str("Linux killed it for want of memory")?,
                     Exit::Lost => f.write_str("it ended, nobody knows how")?,
                 }
                 if !epitaph.is_empty() {
@@ -151,5 +160,24 @@ pub fn exit_name(exit: WorkerExit) -> &'static str {
         WorkerExit::Panic => "panic",
         WorkerExit::Backend => "backend",
         WorkerExit::WeightsUnreadable => "weights_unreadable",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Exit, Reason};
+    use shared::fault::WorkerExit;
+
+    #[test]
+    fn only_a_death_of_its_own_making_is_held_against_what_was_computed() {
+        let blames =
+            |exit| Reason::Exited { exit, epitaph: String::new() }.may_be_the_sessions_fault();
+        let signal = |name: &str| Exit::Signal(name.to_owned());
+        for exit in [signal("SIGKILL"), signal("SIGTERM"), Exit::Known(WorkerExit::Clean)] {
+            assert!(!blames(exit.clone()), "{exit:?}");
+        }
+        for exit in [signal("SIGSEGV"), Exit::OomKilled, Exit::Known(WorkerExit::Panic)] {
+            assert!(blames(exit.clone()), "{exit:?}");
+        }
     }
 }

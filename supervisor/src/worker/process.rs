@@ -12,7 +12,7 @@
 //!
 //! * A signal is sent only while the process is not reaped (both happen under one lock), so a
 //!   process id that was given to somebody else is never hit.
-//! * A [`Handle`] cannot be dropped without the process being killed; the waiter reaps it.
+//! * A `Handle` cannot be dropped without the process being killed; the waiter reaps it.
 #![expect(unsafe_code, reason = "pre_exec: the block says why it is sound")]
 
 use std::io::{self, Read};
@@ -314,13 +314,14 @@ impl Drop for Handle {
 
 /// The waiter thread: from the launch to the report of the end.
 fn wait(process: &Process, incarnation: Incarnation, reports: &Reports) {
+    let oom_kills = oom_kills();
     let stderr = process.lock().as_mut().and_then(|child| child.stderr.take());
     let (said, epitaph) = blocking::channel();
     let listener = thread::Builder::new()
         .name(format!("strata-stderr-{incarnation}"))
         .spawn(move || listen(stderr, incarnation, &said));
     let exit = match process.wait() {
-        Ok(status) => exit_of(status),
+        Ok(status) => exit_of(status, self::oom_kills() > oom_kills),
         Err(error) => {
             tracing::error!(strata_incarnation = incarnation.0, %error, "waiting for the worker");
             Exit::Lost
@@ -340,13 +341,25 @@ fn listen(stderr: Option<impl Read>, incarnation: Incarnation, said: &blocking::
     }
 }
 
-/// What an exit status means.
-fn exit_of(status: ExitStatus) -> Exit {
+/// Processes that Linux has killed for want of memory since it booted, in any control group; 0 if
+/// it does not say. An exit status cannot tell such a SIGKILL from an operator's.
+///
+/// *Source*: `oom_kill` of `/proc/vmstat`, since Linux 4.13.
+fn oom_kills() -> u64 {
+    let counters = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let count = counters.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
+/// What an exit status means. `was_oom` says whether Linux killed some process for want of memory
+/// while this one lived.
+fn exit_of(status: ExitStatus, was_oom: bool) -> Exit {
     if let Some(code) = status.code() {
         return WorkerExit::from_code(code).map_or(Exit::Unknown(code), Exit::Known);
     }
     match status.signal() {
         Some(number) => match Signal::try_from(number) {
+            Ok(Signal::SIGKILL) if was_oom => Exit::OomKilled,
             Ok(signal) => Exit::Signal(signal.as_str().to_owned()),
             Err(_) => Exit::Signal(format!("SIG{number}")),
         },
@@ -367,11 +380,13 @@ mod tests {
 
     #[test]
     fn exit_statuses_have_names() {
-        let code = |code: i32| exit_of(ExitStatus::from_raw(code << 8));
+        let code = |code: i32| exit_of(ExitStatus::from_raw(code << 8), false);
+        let signal = |number, was_oom| exit_of(ExitStatus::from_raw(number), was_oom);
         assert_eq!(code(11), Exit::Known(WorkerExit::Model));
         assert_eq!(code(77), Exit::Unknown(77));
-        assert_eq!(exit_of(ExitStatus::from_raw(9)), Exit::Signal("SIGKILL".to_owned()));
-        assert_eq!(exit_of(ExitStatus::from_raw(64)), Exit::Signal("SIG64".to_owned()));
+        assert_eq!(signal(9, false), Exit::Signal("SIGKILL".to_owned()));
+        assert_eq!(signal(9, true), Exit::OomKilled);
+        assert_eq!(signal(64, true), Exit::Signal("SIG64".to_owned()));
     }
 
     /// Runs a shell script in the worker's place.

@@ -29,12 +29,12 @@ async fn survives(fault: Fault, reason: &str) {
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_dies_at_any_phase_is_replaced_and_the_answer_goes_on() {
     survives(Fault::NotLaunched, "spawn").await;
-    survives(Fault::DieLoading, "sigkill").await;
+    survives(Fault::DieLoading, "sigsegv").await;
     survives(Fault::ExitLoading(WorkerExit::OutOfMemory), "out_of_memory").await;
-    survives(Fault::DieAtProgress(1), "sigkill").await;
-    survives(Fault::DieAtProgress(3), "sigkill").await;
+    survives(Fault::DieAtProgress(1), "sigsegv").await;
+    survives(Fault::DieAtProgress(3), "sigsegv").await;
     for at in [1, 2, 17, 59, 60] {
-        survives(Fault::AtToken(at, Die), "sigkill").await;
+        survives(Fault::AtToken(at, Die), "sigsegv").await;
     }
     survives(Fault::AtToken(5, Exit(WorkerExit::Panic)), "panic").await;
     survives(Fault::AtToken(5, NonFinite), "nonfinite").await;

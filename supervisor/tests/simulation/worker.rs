@@ -258,7 +258,7 @@ enum Stop {
 }
 
 fn die() -> Stop {
-    Stop::Exit(Exit::Signal("SIGKILL".to_owned()))
+    Stop::Exit(Exit::Signal("SIGSEGV".to_owned()))
 }
 
 impl Life {

@@ -141,7 +141,7 @@ impl WeightFile {
             && info.dims.iter().skip(2).all(|&dim| dim == 1);
         if !is_as_said {
             let what = format!(
-                "tensor `{name}` has the shape {:?}, but the model's sizes ask for [{cols}, {rows}]",
+                "tensor `{name}` has the shape {:?}, but the model needs [{cols}, {rows}]",
                 info.dims
             );
             return Err(invalid(&part.path, what));
