@@ -1,7 +1,7 @@
 //! The inputs of matrix products: `f32` rows, and their int8 and bf16 forms made when first asked
 //! for.
 //!
-//! Owns the arithmetic of the int8 form, [`quantize_unit`], which is part of the specification:
+//! Owns the arithmetic of the int8 form, `quantize_unit`, which is part of the specification:
 //! each 32 elements of a row (a *unit*) get a scale `amax / 127`, codes `round(x · 127 / amax)`
 //! with ties to even, and the sum of the codes. `amax` is taken over the bits of the absolute
 //! values, as integers, so a NaN or an infinity wins it, becomes the scale, and so reaches every

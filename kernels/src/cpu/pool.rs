@@ -9,7 +9,7 @@
 //!   erased lifetime sound.
 //! - The caller never waits for a thread that has not joined: one that sleeps costs nothing when
 //!   the caller is done first. On a machine shared with others that happens often.
-//! - An idle thread spins for [`SPIN`] and then sleeps until the next run.
+//! - An idle thread spins for `SPIN` and then sleeps until the next run.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
