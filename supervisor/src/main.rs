@@ -52,7 +52,7 @@ fn tokenize() -> Command {
         Arg::new(name).required(true).value_name("FILE").value_parser(value_parser!(PathBuf))
     };
     Command::new("tokenize")
-        .about("Print the token ids of a text file as the model sees it, as JSON")
+        .about("Print the token ids of a text file as the model sees it, one a line")
         .arg(path("weights").long("model").short('m').help("Weight file"))
         .arg(path("text").long("file").short('f').help("Text file, UTF-8"))
         .arg(
@@ -68,8 +68,8 @@ fn print_tokens(arguments: &ArgMatches) -> Result<ExitCode, StartError> {
     let tokens =
         text::tokenize_command(path("weights"), path("text"), arguments.get_flag("parse_special"))
             .map_err(|error| StartError::new(Exit::Model, error.to_string()))?;
-    let ids: Vec<String> = tokens.iter().map(ToString::to_string).collect();
-    print(&format!("[{}]\n", ids.join(", ")))?;
+    let lines: String = tokens.iter().map(|token| format!("{token}\n")).collect();
+    print(&lines)?;
     Ok(ExitCode::SUCCESS)
 }
 

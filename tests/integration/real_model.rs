@@ -1,11 +1,13 @@
 //! The real programs with the real model. Slow in development builds: `cargo verify` points
 //! `STRATA_PROGRAMS` at the release ones.
 
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use strata_tests::model;
+use strata_tests::programs;
 use strata_tests::random::Random;
 use strata_tests::server::{Server, Setup, question};
 use strata_tests::storm::{self, Storm};
@@ -142,4 +144,31 @@ fn slots_share_the_worker_and_do_not_change_texts() {
     });
     assert_eq!(alone, together);
     server.finish();
+}
+
+/// The tools measure the real model: their JSON has the promised keys, and the perplexity of this
+/// project's licence is llama.cpp's (`llama-perplexity -c 512`: 15.8532) within half a percent.
+#[test]
+fn the_tools_measure_it() {
+    let model = model::fetch().unwrap_or_else(|why| panic!("{why}"));
+    let measure = |arguments: &[&str]| -> Value {
+        let output = Command::new(programs::find("strata-worker").unwrap())
+            .args(arguments)
+            .arg("--json")
+            .arg("-m")
+            .arg(&model)
+            .output()
+            .unwrap();
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {why}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let bench = measure(&["bench", "-p", "64", "-n", "8", "-t", "1", "-r", "1"]);
+    for key in ["prefill_tokens_per_s", "decode_tokens_per_s"] {
+        assert!(bench[key].as_f64().is_some_and(|rate| rate > 0.0), "{bench}");
+    }
+    let licence = concat!(env!("CARGO_MANIFEST_DIR"), "/../LICENSE");
+    let measured = measure(&["perplexity", "-f", licence, "-c", "512"]);
+    let perplexity = measured["perplexity"].as_f64().unwrap();
+    assert!((perplexity / 15.8532 - 1.0).abs() < 0.005, "{measured}");
 }

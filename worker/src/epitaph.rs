@@ -215,6 +215,9 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fault(address) => write!(f, "address={address:#x}"),
+            Self::Process(pid) if u32::try_from(*pid) == Ok(std::process::id()) => {
+                f.write_str("raised_by=itself")
+            }
             Self::Process(pid) => write!(f, "sent_by={pid}"),
         }
     }

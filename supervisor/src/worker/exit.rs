@@ -104,15 +104,21 @@ impl Reason {
     #[must_use]
     pub fn may_be_the_sessions_fault(&self) -> bool {
         match self {
-            Self::Exited { exit: Exit::Signal(name), .. } => {
-                !matches!(name.as_str(), "SIGKILL" | "SIGTERM" | "SIGINT" | "SIGHUP" | "SIGQUIT")
-            }
             Self::Exited { exit: Exit::Known(WorkerExit::Clean), .. } => false,
+            // The epitaph of a signal that another process sent says who it was.
+            Self::Exited { exit: Exit::Signal(name), epitaph } => {
+                !is_a_persons(name) && !epitaph.contains(" sent_by=")
+            }
             Self::Exited { .. } | Self::Hang | Self::NonFinite | Self::LinkClosed => true,
             Self::Protocol(_) => true,
             Self::LoadTimeout | Self::Operator | Self::Spawn(_) => false,
         }
     }
+}
+
+/// Signals by which people and service managers end processes; no fault raises them.
+fn is_a_persons(signal: &str) -> bool {
+    matches!(signal, "SIGKILL" | "SIGTERM" | "SIGINT" | "SIGHUP" | "SIGQUIT")
 }
 
 impl fmt::Display for Reason {
@@ -176,6 +182,9 @@ mod tests {
         for exit in [signal("SIGKILL"), signal("SIGTERM"), Exit::Known(WorkerExit::Clean)] {
             assert!(!blames(exit.clone()), "{exit:?}");
         }
+        let epitaph = "incarnation=1 exit=signal signal=SIGSEGV sent_by=77".to_owned();
+        let sent = Reason::Exited { exit: signal("SIGSEGV"), epitaph };
+        assert!(!sent.may_be_the_sessions_fault());
         for exit in [signal("SIGSEGV"), Exit::OomKilled, Exit::Known(WorkerExit::Panic)] {
             assert!(blames(exit.clone()), "{exit:?}");
         }

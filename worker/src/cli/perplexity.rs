@@ -150,8 +150,7 @@ impl Perplexity {
                 ToolError::usage(format!("{source}: {word:?} is no token id"))
             })
         };
-        // One a line, or the supervisor's JSON list.
-        let is_between = |c: char| c.is_ascii_whitespace() || matches!(c, '[' | ',' | ']');
+        let is_between = |c: char| c.is_ascii_whitespace() || c == ',';
         text.split(is_between).filter(|word| !word.is_empty()).map(parse).collect()
     }
 
@@ -163,7 +162,7 @@ impl Perplexity {
         })?;
         let program = own.with_file_name(TOKENIZER);
         let mut command = Command::new(&program);
-        command.arg("tokenize").arg("--model").arg(&self.model).arg(text);
+        command.arg("tokenize").arg("--model").arg(&self.model).arg("--file").arg(text);
         let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| {
             ToolError::usage(format!("cannot run {}: {error}; {hint}", program.display()))
