@@ -35,6 +35,9 @@ pub const STOP_STRING_BYTES_MAX: usize = 1024;
 /// Choices (`n`) in one request.
 pub const CHOICES_MAX: u32 = 16;
 
+/// Sequences that one request may ask for: prompts times choices.
+pub const SEQUENCES_MAX: usize = 128;
+
 /// Largest HTTP request body, in bytes.
 pub const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
@@ -77,4 +80,5 @@ pub const WORKER_LEAVE_MAX: Duration = Duration::from_secs(5);
 const _: () = assert!(FRAME_BYTES_MAX > CONTEXT_LEN_MAX as usize * 5 + LOGIT_BIAS_MAX * 16);
 const _: () = assert!(EPITAPH_BYTES_MAX < STDERR_LINE_BYTES_MAX);
 const _: () = assert!(GGUF_STRING_BYTES_MAX < GGUF_HEADER_BYTES_MAX);
+const _: () = assert!(SEQUENCES_MAX >= CHOICES_MAX as usize);
 const _: () = assert!(RUN_AHEAD_MAX > 0 && SLOTS_MAX > 0);

@@ -11,6 +11,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::Value;
 use shared::ids::TokenId;
+use shared::limits::SEQUENCES_MAX;
 
 use super::App;
 use super::answer::Route;
@@ -47,7 +48,10 @@ pub(super) fn prepare(
         .integer("logprobs", 0..=LOGPROBS_MAX)?
         .map(|count| u32::try_from(count).expect("bounded above"));
     let prompts = match fields.take("prompt") {
-        Some(prompt) => read_prompts(prompt, words)?,
+        Some(prompt) => {
+            bound_sequences(&prompt, options.n)?;
+            read_prompts(prompt, words)?
+        }
         None => return Err(ApiError::field("prompt", "`prompt` is missing")),
     };
     fields.finish();
@@ -70,6 +74,27 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Before any prompt is turned into tokens: a long list must not cost work to be refused.
+fn bound_sequences(prompt: &Value, n: u32) -> Result<(), ApiError> {
+    let prompts = match prompt.as_array() {
+        Some(items) if !items.first().is_some_and(Value::is_number) => items.len(),
+        _ => 1,
+    };
+    if prompts > PROMPTS_MAX {
+        let message = format!("`prompt` must have at most {PROMPTS_MAX} prompts");
+        return Err(ApiError::field("prompt", message));
+    }
+    if prompts * n as usize > SEQUENCES_MAX {
+        let message = format!(
+            "`prompt` has {prompts} prompts, which with `n` = {n} make {} answers; one request \
+             may ask for at most {SEQUENCES_MAX}",
+            prompts * n as usize
+        );
+        return Err(ApiError::field("prompt", message));
+    }
+    Ok(())
+}
+
 /// A text, a list of texts, a list of ids, or a list of lists of ids.
 fn read_prompts(prompt: Value, words: &dyn Words) -> Result<Vec<Arc<[TokenId]>>, ApiError> {
     let prompts = match prompt {
@@ -78,10 +103,6 @@ fn read_prompts(prompt: Value, words: &dyn Words) -> Result<Vec<Arc<[TokenId]>>,
             vec![read_ids(&items, words)?]
         }
         Value::Array(items) => {
-            if items.len() > PROMPTS_MAX {
-                let message = format!("`prompt` must have at most {PROMPTS_MAX} prompts");
-                return Err(ApiError::field("prompt", message));
-            }
             items.iter().map(|item| read_prompt(item, words)).collect::<Result<_, _>>()?
         }
         other => return Err(wrong("prompt", EXPECTED, &other)),

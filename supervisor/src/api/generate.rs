@@ -15,7 +15,7 @@ use super::choices::Choices;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::request::Options;
-use super::service::Words;
+use super::service::{Admitted, Words};
 use super::sse::{Progress, Stream};
 use super::whole::Whole;
 
@@ -60,17 +60,9 @@ async fn admit(app: &App, route: Route, prepared: Prepared) -> Result<Response, 
     let Prepared { prompts, options } = prepared;
     let admitted = Instant::now();
     let prompt_tokens = prompts.iter().map(|prompt| prompt.len()).sum();
-    let (mut readers, mut created, mut first_choice) = (Vec::new(), 0, 0);
-    for prompt in prompts {
-        // Should a later prompt be refused, dropping the readers cancels the earlier ones.
-        let request = options.request(prompt, first_choice, route.label());
-        let ticket = app.sessions.submit(request).await?;
-        first_choice += options.n;
-        if readers.is_empty() {
-            created = ticket.created;
-        }
-        readers.extend(ticket.readers);
-    }
+    // All prompts at once: a list is accepted whole or not at all.
+    let request = options.request(prompts, route.label());
+    let Admitted { created, readers } = app.sessions.submit(request).await?;
     let head = Head::new(route, created, &app.model.name, &app.fingerprint);
     let (n_choices, choices) = (readers.len(), Choices::new(readers));
     let (tally, words) = (Tally::new(prompt_tokens, admitted), Arc::clone(&app.words));

@@ -76,20 +76,13 @@ impl Options {
         })
     }
 
-    /// The request to the event loop for one prompt. `first_choice` counts over all prompts, so
-    /// that equal prompts of one request draw differently.
+    /// The request to the event loop for these prompts.
     #[must_use]
-    pub(super) fn request(
-        &self,
-        prompt: Arc<[TokenId]>,
-        first_choice: u32,
-        label: &str,
-    ) -> NewRequest {
-        let choices = (first_choice..first_choice + self.n)
-            .map(|choice| Sampling { choice, ..self.sampling.clone() })
-            .collect();
+    pub(super) fn request(&self, prompts: Vec<Arc<[TokenId]>>, label: &str) -> NewRequest {
+        let choices =
+            (0..self.n).map(|choice| Sampling { choice, ..self.sampling.clone() }).collect();
         NewRequest {
-            prompt,
+            prompts,
             choices,
             max_tokens: self.max_tokens,
             stops: self.stops.clone(),

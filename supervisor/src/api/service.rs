@@ -35,7 +35,7 @@ pub trait Reader: Send {
 pub struct Admitted {
     /// When it was accepted, in seconds since 1970.
     pub created: u64,
-    /// One reader per choice.
+    /// One reader per choice, prompt by prompt.
     pub readers: Vec<Box<dyn Reader>>,
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use shared::ids::{Position, RequestId, SessionId};
-use shared::protocol::ToWorker;
+use shared::protocol::{Sampling, ToWorker};
 
 use super::service::{Request, Service};
 use super::{Control, ControlReply, NewRequest, Rejection, Ticket};
@@ -25,37 +25,43 @@ impl Service {
         let id = self.next_request;
         self.next_request = id.next();
         self.requests.insert(id, new_request(&request, self.now));
-        let prompt_total = request.prompt.len() * request.choices.len();
-        self.board.count_accepted(prompt_total as u64);
+        let prompt_total: usize = request.prompts.iter().map(|prompt| prompt.len()).sum();
+        self.board.count_accepted((prompt_total * request.choices.len()) as u64);
         let readers = self.make_sessions(id, request);
         self.is_plan_stale = true;
         Ok(Ticket { request: id, created: unix_seconds(), readers })
     }
 
     fn make_sessions(&mut self, id: RequestId, request: NewRequest) -> Vec<LogReader> {
-        let length_max = self.length_max(request.prompt.len(), request.max_tokens);
         let none = Vec::new();
         let end_tokens = if request.end_tokens { self.end_tokens.clone() } else { none.into() };
-        let mut readers = Vec::with_capacity(request.choices.len());
-        for sampling in request.choices {
-            let session = self.next_session;
-            self.next_session = session.next();
-            let text = self.vocabulary.clone().detokenizer();
-            let (log, reader) = log::new(session, text, &request.stops, self.channels.gone.clone());
-            readers.push(reader);
-            let new = NewSession {
-                id: session,
-                request: id,
-                prompt: request.prompt.clone(),
-                length_max,
-                end_tokens: end_tokens.clone(),
-                sampling,
-                log,
-            };
-            self.sessions.insert(session, Session::new(new));
-            if length_max <= Position(0).plus(request.prompt.len()) {
-                self.end_session(session, Outcome::Length);
+        let mut readers = Vec::with_capacity(request.prompts.len() * request.choices.len());
+        let mut passed = 0;
+        for prompt in request.prompts {
+            let length_max = self.length_max(prompt.len(), request.max_tokens);
+            for sampling in &request.choices {
+                let session = self.next_session;
+                self.next_session = session.next();
+                let text = self.vocabulary.clone().detokenizer();
+                let (log, reader) =
+                    log::new(session, text, &request.stops, self.channels.gone.clone());
+                readers.push(reader);
+                let choice = sampling.choice.wrapping_add(passed);
+                let new = NewSession {
+                    id: session,
+                    request: id,
+                    prompt: prompt.clone(),
+                    length_max,
+                    end_tokens: end_tokens.clone(),
+                    sampling: Sampling { choice, ..sampling.clone() },
+                    log,
+                };
+                self.sessions.insert(session, Session::new(new));
+                if length_max <= Position(0).plus(prompt.len()) {
+                    self.end_session(session, Outcome::Length);
+                }
             }
+            passed = passed.wrapping_add(u32::try_from(request.choices.len()).unwrap_or(u32::MAX));
         }
         readers
     }
@@ -96,10 +102,11 @@ impl Service {
         Err(Rejection::Loading { retry_after_s, done_bytes, total_bytes })
     }
 
-    /// Whether this request fits the context and the queue.
+    /// Whether each prompt of this request fits the context, and the request the queue.
     fn check_room(&self, request: &NewRequest) -> Result<(), Rejection> {
         let n_ctx = self.ready.as_ref().map_or(0, |ready| ready.context_len);
-        let n_prompt = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        let longest = request.prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
+        let n_prompt = u32::try_from(longest).unwrap_or(u32::MAX);
         if n_prompt >= n_ctx {
             return Err(Rejection::TooLong { n_prompt, n_ctx });
         }
@@ -197,9 +204,9 @@ impl Service {
 fn new_request(request: &NewRequest, now: tokio::time::Instant) -> Request {
     Request {
         label: request.label.clone(),
-        choices: request.choices.len(),
-        open: request.choices.len(),
-        prompt_len: request.prompt.len(),
+        choices: request.prompts.len() * request.choices.len(),
+        open: request.prompts.len() * request.choices.len(),
+        prompt_len: request.prompts.iter().map(|prompt| prompt.len()).sum(),
         generated: 0,
         attempts: 0,
         first_incarnation: 0,

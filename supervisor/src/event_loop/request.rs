@@ -7,12 +7,14 @@ use shared::protocol::Sampling;
 
 use crate::session::log::LogReader;
 
-/// A request that was read, checked and turned into tokens. One session is made per choice.
+/// A request that was read, checked and turned into tokens. It is accepted whole or not at all;
+/// one session is made for each choice of each prompt.
 #[derive(Debug, Clone)]
 pub struct NewRequest {
-    /// The prompt. At least one token.
-    pub prompt: Arc<[TokenId]>,
-    /// How each choice is drawn; its length is `n`. At least one.
+    /// The prompts. At least one, each of at least one token.
+    pub prompts: Vec<Arc<[TokenId]>>,
+    /// How each choice of the first prompt is drawn; its length is `n`. At least one. Later
+    /// prompts are drawn alike, but their `choice` counts on, so that equal prompts differ.
     pub choices: Vec<Sampling>,
     /// Most tokens to emit per choice; `None` goes on to the end of the context.
     pub max_tokens: Option<u32>,
@@ -31,7 +33,7 @@ pub struct Ticket {
     pub request: RequestId,
     /// When it was accepted, in seconds since 1970.
     pub created: u64,
-    /// One reader per choice, in the order of the choices.
+    /// One reader per choice: those of the first prompt, then those of the second, and so on.
     pub readers: Vec<LogReader>,
 }
 
@@ -73,13 +75,13 @@ pub enum Rejection {
     /// The service is stopping.
     #[error("the service is stopping")]
     Draining,
-    /// The prompt leaves no room for one token.
+    /// A prompt leaves no room for one token.
     #[error(
-        "the prompt has {n_prompt} tokens; the context holds {n_ctx}, at least one is needed \
+        "a prompt has {n_prompt} tokens; the context holds {n_ctx}, at least one is needed \
              for the answer"
     )]
     TooLong {
-        /// Tokens of the prompt.
+        /// Tokens of the longest prompt.
         n_prompt: u32,
         /// Context length per sequence, in tokens.
         n_ctx: u32,

@@ -63,7 +63,7 @@ async fn client(core: Core, mut random: Random) {
 async fn ask(core: &Core, request: &NewRequest) {
     let ticket = harness::submit(core, request).await;
     for (choice, mut reader) in ticket.readers.into_iter().enumerate() {
-        let read = read(&mut reader, request.prompt.len(), usize::MAX).await;
+        let read = read(&mut reader, request.prompts[0].len(), usize::MAX).await;
         let (tokens, text, outcome) = model::expected(request, choice);
         if let Some(Outcome::Failed(failure)) = &read.outcome {
             assert_convicted(failure);
@@ -105,7 +105,7 @@ async fn give_up(core: &Core, request: &NewRequest, random: &mut Random) {
     let (tokens, text, _) = model::expected(request, 0);
     let mut readers = ticket.readers;
     if patience > 0 {
-        let part = read(&mut readers[0], request.prompt.len(), patience).await;
+        let part = read(&mut readers[0], request.prompts[0].len(), patience).await;
         assert!(tokens.starts_with(&part.tokens));
         assert!(text.starts_with(&part.text));
         if let Some(Outcome::Failed(failure)) = &part.outcome {

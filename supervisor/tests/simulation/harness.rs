@@ -111,7 +111,8 @@ pub(crate) async fn submit(core: &Core, request: &NewRequest) -> Ticket {
 pub(crate) async fn ask(core: Core, request: NewRequest) {
     let ticket = submit(&core, &request).await;
     for (choice, mut reader) in ticket.readers.into_iter().enumerate() {
-        let read = read(&mut reader, request.prompt.len(), usize::MAX).await;
+        let prompt_len = request.prompts[choice / request.choices.len()].len();
+        let read = read(&mut reader, prompt_len, usize::MAX).await;
         let (tokens, text, outcome) = model::expected(&request, choice);
         assert_eq!((&read.text, &read.outcome), (&text, &Some(outcome)));
         assert_eq!(read.tokens, tokens);
@@ -152,7 +153,7 @@ pub(crate) async fn read(reader: &mut LogReader, prompt_len: usize, tokens_max: 
 /// A request of one choice.
 pub(crate) fn request(seed: u64, prompt_len: usize, max_tokens: u32) -> NewRequest {
     NewRequest {
-        prompt: vec![TokenId(b'x'.into()); prompt_len].into(),
+        prompts: vec![vec![TokenId(b'x'.into()); prompt_len].into()],
         choices: vec![Sampling { seed, ..Sampling::default() }],
         max_tokens: Some(max_tokens),
         stops: Vec::new(),
@@ -164,8 +165,8 @@ pub(crate) fn request(seed: u64, prompt_len: usize, max_tokens: u32) -> NewReque
 /// A request that harms the worker that reads it.
 pub(crate) fn poison(seed: u64) -> NewRequest {
     let mut request = request(seed, 20, 50);
-    let mut prompt = request.prompt.to_vec();
+    let mut prompt = request.prompts[0].to_vec();
     prompt[0] = model::POISON;
-    request.prompt = prompt.into();
+    request.prompts[0] = prompt.into();
     request
 }

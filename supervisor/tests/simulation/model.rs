@@ -31,14 +31,19 @@ pub(crate) fn next_token(tokens: &[TokenId], sampling: &Sampling) -> TokenId {
 
 /// What a choice of a request must answer.
 pub(crate) fn expected(request: &NewRequest, choice: usize) -> (Vec<TokenId>, String, Outcome) {
-    let mut tokens = request.prompt.to_vec();
+    let n = request.choices.len();
+    let mut tokens = request.prompts[choice / n].to_vec();
+    // The choices of later prompts count on.
+    let passed = u32::try_from(choice - choice % n).unwrap();
+    let first = &request.choices[choice % n];
+    let sampling = Sampling { choice: first.choice + passed, ..first.clone() };
     let start = tokens.len();
     let room = CONTEXT_LEN as usize - start;
     let limit = request.max_tokens.map_or(room, |max| room.min(max as usize));
     let mut text = String::new();
     let mut outcome = Outcome::Length;
     while tokens.len() - start < limit {
-        let token = next_token(&tokens, &request.choices[choice]);
+        let token = next_token(&tokens, &sampling);
         tokens.push(token);
         if token == END {
             if request.end_tokens {

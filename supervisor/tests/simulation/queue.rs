@@ -69,6 +69,39 @@ async fn a_prompt_that_fills_the_context_is_refused_and_one_shorter_gets_one_tok
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_list_of_prompts_is_accepted_whole_or_not_at_all() {
+    let service = Service::serving(World::default(), Config { queue_limit: 1, ..config() }).await;
+    let mut list = request(1, 10, 20);
+    list.prompts = (5..12).map(|length| request(1, length, 1).prompts.remove(0)).collect();
+    list.choices.push(Sampling { choice: 1, ..list.choices[0].clone() });
+    let mut unservable = list.clone();
+    unservable.prompts.push(request(1, CONTEXT_LEN as usize, 1).prompts.remove(0));
+
+    let refused = service.core.submit(unservable.clone()).await.map(|_| ());
+    let n_ctx = CONTEXT_LEN;
+    assert_eq!(refused, Err(Rejection::TooLong { n_prompt: n_ctx, n_ctx }), "and no prompt ran");
+    service.ask(list.clone()).await;
+    let status = service.core.status();
+    let requests = &status.requests;
+    assert_eq!((requests.total, requests.rejected, requests.finished), (1, 1, 1));
+    assert_eq!(service.world.submits().len(), 14);
+    assert_eq!(status.tokens.prompt_total, (5..12).sum::<u64>() * 2);
+
+    // With a full queue, what can never be served still says so, and never "come back later".
+    let mut held = Vec::new();
+    for seed in 0..u64::from(SLOTS) + 1 {
+        held.push(service.core.submit(request(seed, 10, 200)).await.unwrap());
+    }
+    let refused = service.core.submit(unservable).await.map(|_| ());
+    assert!(matches!(refused, Err(Rejection::TooLong { .. })), "{refused:?}");
+    let refused = service.core.submit(list).await.map(|_| ());
+    assert!(matches!(refused, Err(Rejection::QueueFull { .. })), "{refused:?}");
+    assert_eq!(service.core.status().requests.rejected, 3);
+    drop(held);
+    service.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_to_emit_ends_at_once() {
     let service = Service::serving(World::default(), config()).await;
     let mut ticket = service.submit(&request(1, 10, 0)).await;

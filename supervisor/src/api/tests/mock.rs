@@ -90,7 +90,7 @@ impl Drop for ScriptReader {
 impl Sessions for Mock {
     fn submit(&self, request: NewRequest) -> Later<'_, Result<Admitted, Rejection>> {
         Box::pin(async move {
-            let n = request.choices.len();
+            let n = request.prompts.len() * request.choices.len();
             self.requests.lock().unwrap().push(request);
             match &self.script {
                 Script::Reject(rejection) => Err(rejection.clone()),

@@ -171,6 +171,21 @@ async fn what_only_one_route_knows_is_checked_there() {
 }
 
 #[tokio::test]
+async fn a_list_of_prompts_is_bounded_with_its_choices() {
+    let server = greeter();
+    for (prompts, n, status) in [(16, 8, 200), (64, 2, 200), (17, 8, 400), (64, 3, 400)] {
+        let answer = server.completion(json!({"prompt": vec!["a"; prompts], "n": n})).await;
+        assert_eq!(answer.status, status, "{prompts} prompts, {n} choices");
+        if status == 400 {
+            assert_eq!(answer.json()["error"]["param"], "prompt");
+        }
+    }
+    let ids = vec![97; 300];
+    assert_eq!(server.completion(json!({"prompt": ids, "n": 8})).await.status, 200, "one prompt");
+    assert_eq!(server.mock.requests.lock().unwrap().len(), 3);
+}
+
+#[tokio::test]
 async fn a_refusal_comes_before_the_headers_of_a_stream() {
     for (rejection, status, kind) in [
         (Rejection::TooLong { n_prompt: 600, n_ctx: 512 }, 400, "exceed_context_size_error"),
