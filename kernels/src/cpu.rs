@@ -23,7 +23,6 @@ mod rms_norm;
 mod rope;
 mod rows;
 pub mod sample;
-mod simd;
 mod swiglu;
 
 pub use activations::Activations;

@@ -6,16 +6,15 @@ use std::collections::BTreeSet;
 use crate::{Finding, Source};
 
 /// Files in the operations' folders that are no operation, with the reason.
-const HELPERS: [(&str, &str); 9] = [
+const HELPERS: [(&str, &str); 8] = [
     ("activations", "operands in the forms that kernels read"),
     ("dequantize", "what block formats mean; matmul and embed read through it"),
     ("exp", "a function that attention and swiglu share"),
     ("kv", "the layout of a page"),
-    ("lanes", "vector types"),
+    ("lanes", "vectors of the instruction levels"),
     ("pool", "threads"),
     ("rows", "how rows are cut into tasks"),
     ("shared_mut", "a slice written by several threads"),
-    ("simd", "vector instructions"),
 ];
 
 const FIX: &str = "add the missing file or row, or list the helper in tests/tidy/stems.rs";

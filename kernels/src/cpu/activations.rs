@@ -12,9 +12,9 @@
 //! codes, `W` scales (f32), `W` negated sums (i32), `W` negated sums of the first 16 codes (i32),
 //! `W` products scale · sum (f32).
 
+use super::lanes::{Kernel, Lanes, dispatch};
 use super::pool::Pool;
 use super::shared_mut::SharedMut;
-use super::simd::{Kernel, Simd, dispatch};
 use crate::isa::Isa;
 
 /// Elements that share a scale.
@@ -171,7 +171,7 @@ impl Kernel for QuantizeTile<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) {
+    fn run<L: Lanes>(self, _lanes: L) {
         // Plain loops: they vectorise for whichever level this is compiled for.
         let unit_bytes = self.width * UNIT_BYTES;
         assert!(self.lines.len() * 64 >= self.n_units * unit_bytes);

@@ -19,7 +19,7 @@
 use std::cell::RefCell;
 
 use super::kv::{Heads, KvPage, PAGE_LEN};
-use super::lanes::{Chunk, LANES, Lanes, Vectorised, dispatch};
+use super::lanes::{Chunk, Kernel, LANES, Lanes, dispatch};
 use super::pool::Pool;
 use super::shared_mut::SharedMut;
 use crate::isa::Isa;
@@ -145,7 +145,7 @@ struct Attend<'a> {
     converted: &'a mut Vec<Chunk>,
 }
 
-impl Vectorised for Attend<'_> {
+impl Kernel for Attend<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -21,7 +21,7 @@ const ARGUMENT_MAX: f32 = 90.0;
 /// Within 8e-8 (`ERROR_MAX`) of the true value, subnormal results within one of their steps; 1 at
 /// 0, 0 at -Inf, Inf at Inf, NaN at NaN.
 #[inline(always)]
-pub(crate) fn exp<L: Lanes>(lanes: L, x: L::V) -> L::V {
+pub(crate) fn exp<L: Lanes>(lanes: L, x: L::Float) -> L::Float {
     // `x` as second operand stays if it is NaN.
     let x = lanes.min(lanes.splat(ARGUMENT_MAX), x);
     let x = lanes.max(lanes.splat(ARGUMENT_MIN), x);
@@ -47,12 +47,12 @@ const ERROR_MAX: f64 = 8.0e-8;
 #[cfg(test)]
 mod tests {
     use super::{ERROR_MAX, exp};
-    use crate::cpu::lanes::{LANES, Lanes, Vectorised, dispatch};
+    use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
     use crate::isa::Isa;
 
     struct Exp([f32; LANES]);
 
-    impl Vectorised for Exp {
+    impl Kernel for Exp {
         type Output = [f32; LANES];
 
         #[inline(always)]

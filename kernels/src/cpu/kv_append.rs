@@ -1,7 +1,7 @@
 //! Writes keys and values of new positions into the pages of a sequence.
 
 use super::kv::{Heads, KvPage, PAGE_LEN, TILE};
-use super::lanes::{LANES, Lanes, Vectorised, dispatch};
+use super::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::isa::Isa;
 
 /// Rounds rows of keys and values to f16 and stores them at `start`, `start + 1`, …
@@ -48,7 +48,7 @@ struct Append<'a> {
     value: &'a [f32],
 }
 
-impl Vectorised for Append<'_> {
+impl Kernel for Append<'_> {
     type Output = ();
 
     #[inline(always)]

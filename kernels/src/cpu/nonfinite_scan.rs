@@ -1,6 +1,6 @@
 //! Finds values that may not be there: NaN and infinities.
 
-use super::lanes::{LANES, Lanes, Vectorised, dispatch};
+use super::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::isa::Isa;
 
 /// Elements looked at between two decisions to go on.
@@ -16,7 +16,7 @@ pub fn nonfinite_scan(isa: Isa, x: &[f32]) -> Option<usize> {
 
 struct Scan<'a>(&'a [f32]);
 
-impl Vectorised for Scan<'_> {
+impl Kernel for Scan<'_> {
     /// Index of the first stride with such a value.
     type Output = Option<usize>;
 

@@ -1,6 +1,6 @@
 //! Root mean square normalisation: `y = x / sqrt(mean(x^2) + eps) * w`, per row.
 
-use super::lanes::{LANES, Lanes, Vectorised, dispatch};
+use super::lanes::{Kernel, LANES, Lanes, dispatch};
 use super::pool::Pool;
 use super::rows::for_row_ranges;
 use super::shared_mut::SharedMut;
@@ -42,7 +42,7 @@ struct RmsNorm<'a> {
     out: &'a mut [f32],
 }
 
-impl Vectorised for RmsNorm<'_> {
+impl Kernel for RmsNorm<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -6,7 +6,7 @@
 
 use thiserror::Error;
 
-use super::lanes::{LANES, Lanes, Vectorised, dispatch};
+use super::lanes::{Kernel, LANES, Lanes, dispatch};
 use super::pool::Pool;
 use super::rows::for_row_ranges;
 use super::shared_mut::SharedMut;
@@ -162,7 +162,7 @@ struct Rope<'a> {
     angles: &'a RopeAngles,
 }
 
-impl Vectorised for Rope<'_> {
+impl Kernel for Rope<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! The gated activation of the feed-forward block: `silu(gate) * up`.
 
 use super::exp::exp;
-use super::lanes::{LANES, Lanes, Vectorised, dispatch};
+use super::lanes::{Kernel, LANES, Lanes, dispatch};
 use super::pool::Pool;
 use super::rows::for_row_ranges;
 use super::shared_mut::SharedMut;
@@ -40,7 +40,7 @@ struct Swiglu<'a> {
     out: &'a mut [f32],
 }
 
-impl Vectorised for Swiglu<'_> {
+impl Kernel for Swiglu<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -59,7 +59,7 @@ impl Vectorised for Swiglu<'_> {
 }
 
 #[inline(always)]
-fn gated<L: Lanes>(lanes: L, gate: L::V, up: L::V) -> L::V {
+fn gated<L: Lanes>(lanes: L, gate: L::Float, up: L::Float) -> L::Float {
     let one = lanes.splat(1.0);
     let e = exp(lanes, lanes.sub(lanes.splat(0.0), gate));
     lanes.mul(lanes.div(gate, lanes.add(one, e)), up)

@@ -12,7 +12,7 @@ pub(super) trait Vectors: Copy {
     /// # Safety
     ///
     /// `index` is below `count()`.
-    unsafe fn load<L: Lanes>(self, lanes: L, index: usize) -> L::V;
+    unsafe fn load<L: Lanes>(self, lanes: L, index: usize) -> L::Float;
 }
 
 impl Vectors for &[[u16; LANES]] {
@@ -22,7 +22,7 @@ impl Vectors for &[[u16; LANES]] {
     }
 
     #[inline(always)]
-    unsafe fn load<L: Lanes>(self, lanes: L, index: usize) -> L::V {
+    unsafe fn load<L: Lanes>(self, lanes: L, index: usize) -> L::Float {
         // SAFETY: the caller's promise.
         lanes.load_half(unsafe { self.get_unchecked(index) })
     }
@@ -35,7 +35,7 @@ impl Vectors for &[Chunk] {
     }
 
     #[inline(always)]
-    unsafe fn load<L: Lanes>(self, lanes: L, index: usize) -> L::V {
+    unsafe fn load<L: Lanes>(self, lanes: L, index: usize) -> L::Float {
         // SAFETY: the caller's promise.
         lanes.load(unsafe { &self.get_unchecked(index).0 })
     }
@@ -58,8 +58,8 @@ pub(super) fn accumulate<L: Lanes, S: Vectors, const R: usize, const T: usize>(
     factors: [&[f32]; R],
     vectors: S,
     walk: Walk,
-    mut sums: [[L::V; T]; R],
-) -> [[L::V; T]; R] {
+    mut sums: [[L::Float; T]; R],
+) -> [[L::Float; T]; R] {
     let Walk { start, step, tile, n } = walk;
     for factors in factors {
         assert!(n <= factors.len(), "a factor for each step");

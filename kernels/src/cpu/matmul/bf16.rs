@@ -4,18 +4,18 @@
 //! itself. That makes this the one way whose bits differ from other machines'. They are stable all
 //! the same: sixteen partial sums, partial sum `l` taking the pairs of columns `2l, 2l + 1` of
 //! every 32 in order, the row being continued with zeros to a multiple of 32; then the tree of
-//! `Simd::sum`. The instruction takes subnormal numbers for zero.
+//! `Lanes::sum`. The instruction takes subnormal numbers for zero.
 
 use std::arch::x86_64::{
-    __m512, __m512bh, _mm512_castps512_ps256, _mm512_cvtneps_pbh, _mm512_dpbf16_ps,
-    _mm512_extractf32x8_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_setzero_ps,
+    __m512, __m512bh, _mm512_cvtneps_pbh, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_setzero_ps,
 };
 use std::ops::Range;
 
 use super::super::activations::Activations;
+use super::super::lanes::sum_16;
 use super::super::pool::Pool;
 use super::super::shared_mut::SharedMut;
-use super::super::simd::sum_halves;
 use crate::isa::Isa;
 use crate::tensor::WeightView;
 
@@ -202,10 +202,10 @@ unsafe fn load(from: *const u8) -> __m512bh {
     }
 }
 
-/// The tree of `Simd::sum`.
+/// The tree of `Lanes::sum`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx2")]
 fn sum(a: __m512) -> f32 {
-    // SAFETY: AVX is there.
-    unsafe { sum_halves(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a)) }
+    // SAFETY: this function enables the instructions.
+    unsafe { sum_16(a) }
 }

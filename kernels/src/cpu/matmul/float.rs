@@ -2,14 +2,14 @@
 //!
 //! The arithmetic of one output, the same for every format, level and number of rows: sixteen
 //! partial sums, partial sum `l` taking columns `l, l + 16, …` in order by fused multiply-add, the
-//! row being continued with zeros to a multiple of sixteen; then the tree of [`Simd::sum`].
+//! row being continued with zeros to a multiple of sixteen; then the tree of [`Lanes::sum`].
 
 use std::marker::PhantomData;
 
 use super::super::activations::Activations;
+use super::super::lanes::{Kernel, Lanes, dispatch};
 use super::super::pool::Pool;
 use super::super::shared_mut::SharedMut;
-use super::super::simd::{Kernel, Simd, dispatch};
 use crate::isa::Isa;
 use crate::tensor::WeightView;
 
@@ -27,7 +27,7 @@ pub(super) trait FloatFormat: Copy + Default + Send + Sync {
     ///
     /// # Safety
     /// They can be read.
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::Float;
+    unsafe fn load<L: Lanes>(lanes: L, from: *const u8) -> L::Float;
 }
 
 /// IEEE single precision.
@@ -38,9 +38,9 @@ impl FloatFormat for F32 {
     const BYTES: usize = 4;
 
     #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::Float {
-        // SAFETY: by the caller; `load_f` needs no alignment.
-        unsafe { simd.load_f(from.cast()) }
+    unsafe fn load<L: Lanes>(lanes: L, from: *const u8) -> L::Float {
+        // SAFETY: by the caller.
+        unsafe { lanes.load_f32(from) }
     }
 }
 
@@ -52,9 +52,9 @@ impl FloatFormat for F16 {
     const BYTES: usize = 2;
 
     #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::Float {
+    unsafe fn load<L: Lanes>(lanes: L, from: *const u8) -> L::Float {
         // SAFETY: by the caller.
-        unsafe { simd.load_f16(from) }
+        unsafe { lanes.load_f16(from) }
     }
 }
 
@@ -66,9 +66,9 @@ impl FloatFormat for Bf16 {
     const BYTES: usize = 2;
 
     #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::Float {
+    unsafe fn load<L: Lanes>(lanes: L, from: *const u8) -> L::Float {
         // SAFETY: by the caller.
-        unsafe { simd.load_bf16(from) }
+        unsafe { lanes.load_bf16(from) }
     }
 }
 
@@ -110,11 +110,11 @@ impl<F: FloatFormat> Kernel for Block<'_, F> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        if S::TILE < 8 {
-            self.tiles::<S, 4, 2, 1>(simd);
+    fn run<L: Lanes>(self, lanes: L) {
+        if L::WIDE {
+            self.tiles::<L, 8, 4, 4>(lanes);
         } else {
-            self.tiles::<S, 8, 4, 4>(simd);
+            self.tiles::<L, 4, 2, 1>(lanes);
         }
     }
 }
@@ -122,7 +122,7 @@ impl<F: FloatFormat> Kernel for Block<'_, F> {
 impl<F: FloatFormat> Block<'_, F> {
     /// Tiles of `R × T`, then `R1 × 1` for the tokens left, then `1 × 1` for the rows left.
     #[inline(always)]
-    fn tiles<S: Simd, const R1: usize, const R: usize, const T: usize>(&self, simd: S) {
+    fn tiles<L: Lanes, const R1: usize, const R: usize, const T: usize>(&self, lanes: L) {
         let mut token = self.tokens.start;
         while token < self.tokens.end {
             let is_full = token + T <= self.tokens.end;
@@ -130,14 +130,14 @@ impl<F: FloatFormat> Block<'_, F> {
             let mut row = self.rows.start;
             while row < self.rows.end {
                 if row + height > self.rows.end {
-                    (0..n_tokens).for_each(|t| self.tile::<S, 1, 1>(simd, row, token + t));
+                    (0..n_tokens).for_each(|t| self.tile::<L, 1, 1>(lanes, row, token + t));
                     row += 1;
                     continue;
                 }
                 if is_full {
-                    self.tile::<S, R, T>(simd, row, token);
+                    self.tile::<L, R, T>(lanes, row, token);
                 } else {
-                    self.tile::<S, R1, 1>(simd, row, token);
+                    self.tile::<L, R1, 1>(lanes, row, token);
                 }
                 row += height;
             }
@@ -147,7 +147,7 @@ impl<F: FloatFormat> Block<'_, F> {
 
     /// `R` weight rows from `row` with `T` activation rows from `token`.
     #[inline(always)]
-    fn tile<S: Simd, const R: usize, const T: usize>(&self, simd: S, row: usize, token: usize) {
+    fn tile<L: Lanes, const R: usize, const T: usize>(&self, lanes: L, row: usize, token: usize) {
         let n = self.w.cols();
         let (mut w, mut x): ([&[u8]; R], [&[f32]; T]) = ([&[]; R], [&[]; T]);
         for (r, w) in w.iter_mut().enumerate() {
@@ -156,41 +156,40 @@ impl<F: FloatFormat> Block<'_, F> {
         for (t, x) in x.iter_mut().enumerate() {
             *x = &self.x[(token + t) * n..][..n];
         }
-        let mut acc = [[simd.splat_f(0.0); T]; R];
+        let mut acc = [[lanes.splat(0.0); T]; R];
         let whole = n / 16 * 16;
         for at in (0..whole).step_by(16) {
-            let (mut w16, mut x16) = ([simd.splat_f(0.0); R], [simd.splat_f(0.0); T]);
+            let (mut w16, mut x16) = ([lanes.splat(0.0); R], [lanes.splat(0.0); T]);
             for (x16, x) in x16.iter_mut().zip(x) {
                 // SAFETY: sixteen more elements are there.
-                *x16 = unsafe { simd.load_f(x.as_ptr().add(at)) };
+                *x16 = unsafe { lanes.load_f32(x.as_ptr().add(at).cast()) };
             }
             for (w16, w) in w16.iter_mut().zip(w) {
                 // SAFETY: as above.
-                *w16 = unsafe { F::load(simd, w.as_ptr().add(at * F::BYTES)) };
+                *w16 = unsafe { F::load(lanes, w.as_ptr().add(at * F::BYTES)) };
             }
-            multiply(simd, w16, x16, &mut acc);
+            multiply(lanes, w16, x16, &mut acc);
         }
         if whole < n {
-            let (mut w16, mut x16) = ([simd.splat_f(0.0); R], [simd.splat_f(0.0); T]);
+            let (mut w16, mut x16) = ([lanes.splat(0.0); R], [lanes.splat(0.0); T]);
             for (x16, x) in x16.iter_mut().zip(x) {
                 let mut last = [0.0; 16];
                 last[..n - whole].copy_from_slice(&x[whole..]);
-                // SAFETY: sixteen floats.
-                *x16 = unsafe { simd.load_f(last.as_ptr()) };
+                *x16 = lanes.load(&last);
             }
             for (w16, w) in w16.iter_mut().zip(w) {
                 let mut last = [0; 64];
                 last[..(n - whole) * F::BYTES].copy_from_slice(&w[whole * F::BYTES..]);
                 // SAFETY: sixteen elements of at most four bytes.
-                *w16 = unsafe { F::load(simd, last.as_ptr()) };
+                *w16 = unsafe { F::load(lanes, last.as_ptr()) };
             }
-            multiply(simd, w16, x16, &mut acc);
+            multiply(lanes, w16, x16, &mut acc);
         }
         for t in 0..T {
             // SAFETY: rows of this block, which no other task has.
             let to = unsafe { self.y.part((token + t) * self.w.rows() + row, R) };
             for (to, acc) in to.iter_mut().zip(&acc) {
-                *to = simd.sum(acc[t]);
+                *to = lanes.sum(acc[t]);
             }
         }
     }
@@ -198,15 +197,15 @@ impl<F: FloatFormat> Block<'_, F> {
 
 /// Adds the products of sixteen columns.
 #[inline(always)]
-fn multiply<S: Simd, const R: usize, const T: usize>(
-    simd: S,
-    w: [S::Float; R],
-    x: [S::Float; T],
-    acc: &mut [[S::Float; T]; R],
+fn multiply<L: Lanes, const R: usize, const T: usize>(
+    lanes: L,
+    w: [L::Float; R],
+    x: [L::Float; T],
+    acc: &mut [[L::Float; T]; R],
 ) {
     for (acc, w) in acc.iter_mut().zip(w) {
         for (acc, x) in acc.iter_mut().zip(x) {
-            *acc = simd.fma(w, x, *acc);
+            *acc = lanes.fma(w, x, *acc);
         }
     }
 }

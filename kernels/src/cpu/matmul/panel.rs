@@ -19,9 +19,9 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 
 use super::super::activations::{Activations, Line, QuantizedRows, TILE_MAX, UNIT_BYTES};
+use super::super::lanes::{IntLanes, Kernel, Rows, dispatch};
 use super::super::pool::Pool;
 use super::super::shared_mut::SharedMut;
-use super::super::simd::{Kernel, Rows, Simd, dispatch};
 use super::unpack::Unpack;
 use crate::isa::Isa;
 use crate::tensor::WeightView;
@@ -73,7 +73,7 @@ impl<F: Unpack> Kernel for Panels<'_, F> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
+    fn run<L: IntLanes>(mut self, lanes: L) {
         for panel in self.first..self.first + self.count {
             let rows = self.rows(panel);
             // The next panel follows in memory; past the end a prefetch is harmless.
@@ -81,9 +81,9 @@ impl<F: Unpack> Kernel for Panels<'_, F> {
             // SAFETY: `rows` are sixteen whole rows of the matrix or of its padded copy.
             unsafe {
                 if self.x.n_tokens == 1 {
-                    self.single(simd, panel, rows, next);
+                    self.single(lanes, panel, rows, next);
                 } else {
-                    self.batch(simd, panel, rows, next);
+                    self.batch(lanes, panel, rows, next);
                 }
             }
         }
@@ -110,26 +110,26 @@ impl<F: Unpack> Panels<'_, F> {
     /// # Safety
     /// `rows` are sixteen whole rows.
     #[inline(always)]
-    unsafe fn single<S: Simd>(&self, simd: S, panel: usize, rows: Rows, next: *const u8) {
+    unsafe fn single<L: IntLanes>(&self, lanes: L, panel: usize, rows: Rows, next: *const u8) {
         let (mut x, _) = self.x.tile(0);
         let n_blocks = self.x.n_units / F::UNITS;
-        let mut acc = [simd.splat_f(0.0)];
+        let mut acc = [lanes.splat(0.0)];
         for block in 0..n_blocks {
             // SAFETY: block `block` of each row, of which there are `n_blocks`; the activations
             // have as many units as the rows.
             unsafe {
                 let rows = rows.add(block * F::BLOCK_BYTES);
                 prefetch_block::<F>(next, block);
-                let header = F::header(simd, rows);
+                let header = F::header(lanes, rows);
                 for index in 0..F::UNITS {
-                    let unit = F::unit(simd, rows, &header, index);
-                    multiply::<S, F, 1, 1>(simd, &unit, x, 0, &mut acc);
+                    let unit = F::unit(lanes, rows, &header, index);
+                    multiply::<L, F, 1, 1>(lanes, &unit, x, 0, &mut acc);
                     x = x.add(UNIT_BYTES);
                 }
             }
         }
         // SAFETY: no other task has this panel.
-        unsafe { self.put(simd, panel, 0, acc) };
+        unsafe { self.put(lanes, panel, 0, acc) };
     }
 
     /// Several rows of activations.
@@ -137,7 +137,7 @@ impl<F: Unpack> Panels<'_, F> {
     /// # Safety
     /// `rows` are sixteen whole rows.
     #[inline(always)]
-    unsafe fn batch<S: Simd>(&mut self, simd: S, panel: usize, rows: Rows, next: *const u8) {
+    unsafe fn batch<L: IntLanes>(&mut self, lanes: L, panel: usize, rows: Rows, next: *const u8) {
         let unit_bytes = packed_unit_bytes::<F>();
         let n_lines = self.x.n_units * unit_bytes / 64;
         if self.packed.len() < n_lines {
@@ -145,36 +145,37 @@ impl<F: Unpack> Panels<'_, F> {
         }
         let packed = self.packed.as_mut_ptr().cast::<u8>();
         // SAFETY: `rows` as promised; the scratch has room for all units.
-        unsafe { pack::<S, F>(simd, rows, next, self.x.n_units, packed) };
+        unsafe { pack::<L, F>(lanes, rows, next, self.x.n_units, packed) };
         for tile in 0..self.x.n_tokens.div_ceil(TILE_MAX) {
             let (x, width) = self.x.tile(tile);
             let token = tile * TILE_MAX;
             // SAFETY: the tile has `width` places; the panel is packed; no other task has this
             // panel.
             unsafe {
-                match width {
-                    1 => self.tile::<S, 1, 1>(simd, panel, packed, x, token),
-                    2 if S::TILE < 2 => self.tiles::<S, 1, 2>(simd, panel, packed, x, token),
-                    2 => self.tile::<S, 2, 2>(simd, panel, packed, x, token),
-                    4 if S::TILE < 2 => self.tiles::<S, 1, 4>(simd, panel, packed, x, token),
-                    4 if S::TILE < 4 => self.tiles::<S, 2, 4>(simd, panel, packed, x, token),
-                    4 => self.tile::<S, 4, 4>(simd, panel, packed, x, token),
-                    _ if S::TILE < 2 => self.tiles::<S, 1, 8>(simd, panel, packed, x, token),
-                    _ if S::TILE < 8 => self.tiles::<S, 2, 8>(simd, panel, packed, x, token),
-                    _ => self.tile::<S, 8, 8>(simd, panel, packed, x, token),
+                match (width, L::TILE) {
+                    (1, _) => self.tile::<L, 1, 1>(lanes, panel, packed, x, token),
+                    (2, 1) => self.tile::<L, 1, 2>(lanes, panel, packed, x, token),
+                    (2, _) => self.tile::<L, 2, 2>(lanes, panel, packed, x, token),
+                    (4, 1) => self.tile::<L, 1, 4>(lanes, panel, packed, x, token),
+                    (4, 2) => self.tile::<L, 2, 4>(lanes, panel, packed, x, token),
+                    (4, _) => self.tile::<L, 4, 4>(lanes, panel, packed, x, token),
+                    (_, 1) => self.tile::<L, 1, 8>(lanes, panel, packed, x, token),
+                    (_, 2) => self.tile::<L, 2, 8>(lanes, panel, packed, x, token),
+                    _ => self.tile::<L, 8, 8>(lanes, panel, packed, x, token),
                 }
             }
         }
     }
 
-    /// A tile of `W` places, `T` rows at a time.
+    /// A tile of `W` places, `T` of them at a time.
     ///
     /// # Safety
-    /// As for [`tile`](Self::tile).
+    /// `packed` is this panel; `x` is a tile of `W` places whose first row is `token`; no other
+    /// task has the panel.
     #[inline(always)]
-    unsafe fn tiles<S: Simd, const T: usize, const W: usize>(
+    unsafe fn tile<L: IntLanes, const T: usize, const W: usize>(
         &self,
-        simd: S,
+        lanes: L,
         panel: usize,
         packed: *const u8,
         x: *const u8,
@@ -182,32 +183,12 @@ impl<F: Unpack> Panels<'_, F> {
     ) {
         for place in (0..W).step_by(T) {
             if token + place < self.x.n_tokens {
-                // SAFETY: by the caller; `part` moves inside the first unit to place `place`.
+                // SAFETY: by the caller; the place is one of the tile.
                 unsafe {
-                    let acc = self.dot_panel::<S, T, W>(simd, packed, x, place);
-                    self.put(simd, panel, token + place, acc);
+                    let acc = self.dot_panel::<L, T, W>(lanes, packed, x, place);
+                    self.put(lanes, panel, token + place, acc);
                 }
             }
-        }
-    }
-
-    /// A tile of `T` places at once.
-    ///
-    /// # Safety `packed` is this panel; `x` is a tile of `W` places whose first row is `token`; no
-    /// other task has the panel.
-    #[inline(always)]
-    unsafe fn tile<S: Simd, const T: usize, const W: usize>(
-        &self,
-        simd: S,
-        panel: usize,
-        packed: *const u8,
-        x: *const u8,
-        token: usize,
-    ) {
-        // SAFETY: by the caller.
-        unsafe {
-            let acc = self.dot_panel::<S, T, W>(simd, packed, x, 0);
-            self.put(simd, panel, token, acc);
         }
     }
 
@@ -216,18 +197,18 @@ impl<F: Unpack> Panels<'_, F> {
     /// # Safety
     /// `packed` is a panel and `x` a tile of `W` places, both of `n_units` units.
     #[inline(always)]
-    unsafe fn dot_panel<S: Simd, const T: usize, const W: usize>(
+    unsafe fn dot_panel<L: IntLanes, const T: usize, const W: usize>(
         &self,
-        simd: S,
+        lanes: L,
         mut packed: *const u8,
         mut x: *const u8,
         place: usize,
-    ) -> [S::Float; T] {
-        let mut acc = [simd.splat_f(0.0); T];
+    ) -> [L::Float; T] {
+        let mut acc = [lanes.splat(0.0); T];
         for _ in 0..self.x.n_units {
             // SAFETY: one more unit of both is there.
             unsafe {
-                multiply_packed::<S, F, T, W>(simd, packed, x, place, &mut acc);
+                multiply_packed::<L, F, T, W>(lanes, packed, x, place, &mut acc);
                 packed = packed.add(packed_unit_bytes::<F>());
                 x = x.add(W * UNIT_BYTES);
             }
@@ -240,12 +221,12 @@ impl<F: Unpack> Panels<'_, F> {
     /// # Safety
     /// No other task has this panel.
     #[inline(always)]
-    unsafe fn put<S: Simd, const T: usize>(
+    unsafe fn put<L: IntLanes, const T: usize>(
         &self,
-        simd: S,
+        lanes: L,
         panel: usize,
         token: usize,
-        acc: [S::Float; T],
+        acc: [L::Float; T],
     ) {
         let n_out = self.w.rows();
         let first = panel * PANEL_ROWS;
@@ -253,14 +234,9 @@ impl<F: Unpack> Panels<'_, F> {
         for (place, acc) in acc.into_iter().enumerate().take(self.x.n_tokens - token) {
             // SAFETY: columns of this panel, which no other task has.
             let to = unsafe { self.y.part((token + place) * n_out + first, n_rows) };
-            if n_rows == PANEL_ROWS {
-                // SAFETY: sixteen floats.
-                unsafe { simd.store_f(to.as_mut_ptr(), acc) };
-            } else {
-                let mut all = [0.0; PANEL_ROWS];
-                // SAFETY: sixteen floats.
-                unsafe { simd.store_f(all.as_mut_ptr(), acc) };
-                to.copy_from_slice(&all[..n_rows]);
+            match to.first_chunk_mut() {
+                Some(to) => lanes.store(acc, to),
+                None => lanes.store_part(acc, to),
             }
         }
     }

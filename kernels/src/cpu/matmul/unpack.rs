@@ -9,16 +9,16 @@ pub(super) use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 pub(super) use q4_k::{Q4K, Q5K};
 pub(super) use q6_k::Q6K;
 
-use super::super::simd::{Rows, Simd};
+use super::super::lanes::{IntLanes, Rows};
 
 /// Sixteen rows × 32 columns: element = `scale · (code - zero) + min`.
-pub(super) struct Unit<S: Simd> {
+pub(super) struct Unit<L: IntLanes> {
     /// Byte `j` of lane `r` of vector `g`: row `r`, column `4g + j`.
-    pub(super) codes: [S::Int; 8],
+    pub(super) codes: [L::Int; 8],
     /// Of each row; the second counts only if the format is split.
-    pub(super) scales: [S::Float; 2],
+    pub(super) scales: [L::Float; 2],
     /// Of each row; counts only if the format has minima.
-    pub(super) min: S::Float,
+    pub(super) min: L::Float,
 }
 
 /// A block format of quantized weights.
@@ -38,38 +38,42 @@ pub(super) trait Unpack: Copy + Default + Send + Sync {
     const HAS_MIN: bool = false;
 
     /// What all units of a block share.
-    type Header<S: Simd>;
+    type Header<L: IntLanes>;
 
     /// # Safety
     /// `rows` point to a block in each row.
-    unsafe fn header<S: Simd>(simd: S, rows: Rows) -> Self::Header<S>;
+    unsafe fn header<L: IntLanes>(lanes: L, rows: Rows) -> Self::Header<L>;
 
     /// # Safety
     /// `rows` point to a block in each row, `header` is theirs, and `index` is below `UNITS`.
-    unsafe fn unit<S: Simd>(simd: S, rows: Rows, header: &Self::Header<S>, index: usize)
-    -> Unit<S>;
+    unsafe fn unit<L: IntLanes>(
+        lanes: L,
+        rows: Rows,
+        header: &Self::Header<L>,
+        index: usize,
+    ) -> Unit<L>;
 }
 
 /// Signed codes in the form that `dot_wide` takes.
 #[inline(always)]
-fn wide<S: Simd>(simd: S, codes: S::Int) -> S::Int {
-    if S::WIDE_IS_OFFSET { simd.xor(codes, simd.splat(0x8080_8080)) } else { codes }
+fn wide<L: IntLanes>(lanes: L, codes: L::Int) -> L::Int {
+    if L::WIDE_IS_OFFSET { lanes.xor(codes, lanes.splat_int(0x8080_8080)) } else { codes }
 }
 
 /// The low nibbles of sixteen bytes a row, then the high ones.
 #[inline(always)]
-fn nibbles<S: Simd>(simd: S, bytes: [S::Int; 4]) -> [S::Int; 8] {
-    let mask = simd.splat(0x0f0f_0f0f);
+fn nibbles<L: IntLanes>(lanes: L, bytes: [L::Int; 4]) -> [L::Int; 8] {
+    let mask = lanes.splat_int(0x0f0f_0f0f);
     let [a, b, c, d] = bytes;
     [
-        simd.and(a, mask),
-        simd.and(b, mask),
-        simd.and(c, mask),
-        simd.and(d, mask),
-        simd.and(simd.shr(a, 4), mask),
-        simd.and(simd.shr(b, 4), mask),
-        simd.and(simd.shr(c, 4), mask),
-        simd.and(simd.shr(d, 4), mask),
+        lanes.and(a, mask),
+        lanes.and(b, mask),
+        lanes.and(c, mask),
+        lanes.and(d, mask),
+        lanes.and(lanes.shr(a, 4), mask),
+        lanes.and(lanes.shr(b, 4), mask),
+        lanes.and(lanes.shr(c, 4), mask),
+        lanes.and(lanes.shr(d, 4), mask),
     ]
 }
 
@@ -78,16 +82,16 @@ fn nibbles<S: Simd>(simd: S, bytes: [S::Int; 4]) -> [S::Int; 8] {
 /// # Safety
 /// They can be read.
 #[inline(always)]
-unsafe fn bytes_32<S: Simd>(simd: S, rows: Rows) -> [S::Int; 8] {
+unsafe fn bytes_32<L: IntLanes>(lanes: L, rows: Rows) -> [L::Int; 8] {
     // SAFETY: by the caller.
-    let ([a, b, c, d], [e, f, g, h]) = unsafe { (simd.chunk(rows), simd.chunk(rows.add(16))) };
+    let ([a, b, c, d], [e, f, g, h]) = unsafe { (lanes.chunk(rows), lanes.chunk(rows.add(16))) };
     [a, b, c, d, e, f, g, h]
 }
 
 /// Bits `from..` of every byte, as many as `mask` has ones, moved to bit `to`.
 #[inline(always)]
-fn field<S: Simd>(simd: S, value: S::Int, from: usize, mask: u8, to: u32) -> S::Int {
+fn field<L: IntLanes>(lanes: L, value: L::Int, from: usize, mask: u8, to: u32) -> L::Int {
     #[expect(clippy::cast_possible_truncation, reason = "a bit of a byte")]
-    let shifted = simd.shr(value, from as u32);
-    simd.shl(simd.and(shifted, simd.splat(u32::from_ne_bytes([mask; 4]))), to)
+    let shifted = lanes.shr(value, from as u32);
+    lanes.shl(lanes.and(shifted, lanes.splat_int(u32::from_ne_bytes([mask; 4]))), to)
 }

@@ -1,7 +1,7 @@
-//! Vectorised passes over a row of logits.
+//! Kernel passes over a row of logits.
 
 use crate::cpu::exp::exp;
-use crate::cpu::lanes::{LANES, Lanes, Vectorised};
+use crate::cpu::lanes::{Kernel, LANES, Lanes};
 
 /// Elements whose greatest is noted together.
 pub(super) const BLOCK: usize = 4 * LANES;
@@ -15,7 +15,7 @@ pub(super) struct Survey<'a> {
     pub(super) maxima: &'a mut Vec<f32>,
 }
 
-impl Vectorised for Survey<'_> {
+impl Kernel for Survey<'_> {
     type Output = bool;
 
     #[inline(always)]
@@ -44,7 +44,7 @@ impl Vectorised for Survey<'_> {
 
 /// `exp((x - greatest) / temperature)`.
 #[inline(always)]
-fn weight<L: Lanes>(lanes: L, x: L::V, greatest: L::V, temperature: L::V) -> L::V {
+fn weight<L: Lanes>(lanes: L, x: L::Float, greatest: L::Float, temperature: L::Float) -> L::Float {
     exp(lanes, lanes.div(lanes.sub(x, greatest), temperature))
 }
 
@@ -56,7 +56,7 @@ pub(super) struct ExpSums<'a> {
     pub(super) sums: &'a mut Vec<f64>,
 }
 
-impl Vectorised for ExpSums<'_> {
+impl Kernel for ExpSums<'_> {
     type Output = f64;
 
     #[inline(always)]
@@ -90,7 +90,7 @@ pub(super) struct Weights<'a> {
     pub(super) out: &'a mut [f32],
 }
 
-impl Vectorised for Weights<'_> {
+impl Kernel for Weights<'_> {
     type Output = ();
 
     #[inline(always)]

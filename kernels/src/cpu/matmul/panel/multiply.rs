@@ -4,7 +4,7 @@
 //! of minima.
 
 use super::super::super::activations::UNIT_LEN;
-use super::super::super::simd::{Rows, Simd, prefetch};
+use super::super::super::lanes::{IntLanes, Rows, prefetch};
 use super::super::unpack::{Unit, Unpack};
 use super::PANEL_ROWS;
 
@@ -33,8 +33,8 @@ pub(super) fn prefetch_block<F: Unpack>(next: *const u8, block: usize) {
 /// # Safety
 /// `rows` are sixteen rows of `n_units` units; `to` has room for as many packed units.
 #[inline(always)]
-pub(super) unsafe fn pack<S: Simd, F: Unpack>(
-    simd: S,
+pub(super) unsafe fn pack<L: IntLanes, F: Unpack>(
+    lanes: L,
     rows: Rows,
     next: *const u8,
     n_units: usize,
@@ -45,19 +45,19 @@ pub(super) unsafe fn pack<S: Simd, F: Unpack>(
         unsafe {
             prefetch_block::<F>(next, block);
             let rows = rows.add(block * F::BLOCK_BYTES);
-            let header = F::header(simd, rows);
+            let header = F::header(lanes, rows);
             for index in 0..F::UNITS {
-                let unit = F::unit(simd, rows, &header, index);
+                let unit = F::unit(lanes, rows, &header, index);
                 for (group, codes) in unit.codes.into_iter().enumerate() {
-                    simd.store(to.add(group * 64), codes);
+                    lanes.store_int(codes, to.add(group * 64));
                 }
-                let scales = to.add(CODE_BYTES).cast::<f32>();
-                simd.store_f(scales, unit.scales[0]);
+                let scales = to.add(CODE_BYTES);
+                lanes.store_f32(unit.scales[0], scales);
                 if F::IS_SPLIT {
-                    simd.store_f(scales.add(PANEL_ROWS), unit.scales[1]);
+                    lanes.store_f32(unit.scales[1], scales.add(SCALE_BYTES));
                 }
                 if F::HAS_MIN {
-                    simd.store_f(scales.add(PANEL_ROWS), unit.min);
+                    lanes.store_f32(unit.min, scales.add(SCALE_BYTES));
                 }
                 to = to.add(packed_unit_bytes::<F>());
             }
@@ -70,26 +70,26 @@ pub(super) unsafe fn pack<S: Simd, F: Unpack>(
 /// # Safety
 /// `packed` is a packed unit, `x` a unit of a tile of `W` places, and `place + T` at most `W`.
 #[inline(always)]
-pub(super) unsafe fn multiply_packed<S: Simd, F: Unpack, const T: usize, const W: usize>(
-    simd: S,
+pub(super) unsafe fn multiply_packed<L: IntLanes, F: Unpack, const T: usize, const W: usize>(
+    lanes: L,
     packed: *const u8,
     x: *const u8,
     place: usize,
-    acc: &mut [S::Float; T],
+    acc: &mut [L::Float; T],
 ) {
     // SAFETY: by the caller, all reads are inside the two units. The optimiser moves the loads to
     // where `multiply` uses them.
     unsafe {
-        let scales = packed.add(CODE_BYTES).cast::<f32>();
-        let first = simd.load_f(scales);
+        let scales = packed.add(CODE_BYTES);
+        let first = lanes.load_f32(scales);
         let is_long = F::IS_SPLIT || F::HAS_MIN;
-        let second = if is_long { simd.load_f(scales.add(PANEL_ROWS)) } else { first };
-        let mut codes = [simd.splat(0); 8];
+        let second = if is_long { lanes.load_f32(scales.add(SCALE_BYTES)) } else { first };
+        let mut codes = [lanes.splat_int(0); 8];
         for (group, codes) in codes.iter_mut().enumerate() {
-            *codes = simd.load(packed.add(group * 64));
+            *codes = lanes.load_int(packed.add(group * 64));
         }
         let unit = Unit { codes, scales: [first, second], min: second };
-        multiply::<S, F, T, W>(simd, &unit, x, place, acc);
+        multiply::<L, F, T, W>(lanes, &unit, x, place, acc);
     }
 }
 
@@ -98,46 +98,46 @@ pub(super) unsafe fn multiply_packed<S: Simd, F: Unpack, const T: usize, const W
 /// # Safety
 /// `x` is a unit of a tile of `W` places, and `place + T` is at most `W`.
 #[inline(always)]
-pub(super) unsafe fn multiply<S: Simd, F: Unpack, const T: usize, const W: usize>(
-    simd: S,
-    unit: &Unit<S>,
+pub(super) unsafe fn multiply<L: IntLanes, F: Unpack, const T: usize, const W: usize>(
+    lanes: L,
+    unit: &Unit<L>,
     x: *const u8,
     place: usize,
-    acc: &mut [S::Float; T],
+    acc: &mut [L::Float; T],
 ) {
     let n_halves = if F::IS_SPLIT { 2 } else { 1 };
     let n_groups = 8 / n_halves;
     for half in 0..n_halves {
-        let mut dots = [simd.splat(0); T];
+        let mut dots = [lanes.splat_int(0); T];
         for (t, dot) in dots.iter_mut().enumerate() {
             // SAFETY: by the caller.
-            *dot = unsafe { first_term::<S, F, W>(simd, x, place + t, half) };
+            *dot = unsafe { first_term::<L, F, W>(lanes, x, place + t, half) };
         }
         for group in half * n_groups..(half + 1) * n_groups {
             for (t, dot) in dots.iter_mut().enumerate() {
                 // SAFETY: inside the codes of the unit.
                 let four = unsafe { x.add((place + t) * UNIT_LEN + group * 4) };
                 // SAFETY: as above.
-                let four = simd.splat(unsafe { four.cast::<u32>().read_unaligned() });
+                let four = lanes.splat_int(unsafe { four.cast::<u32>().read_unaligned() });
                 *dot = if F::IS_WIDE {
-                    simd.dot_wide(*dot, unit.codes[group], four)
+                    lanes.dot_wide(*dot, unit.codes[group], four)
                 } else {
-                    simd.dot(*dot, unit.codes[group], four)
+                    lanes.dot(*dot, unit.codes[group], four)
                 };
             }
         }
         for (t, dot) in dots.into_iter().enumerate() {
             // SAFETY: by the caller.
-            let scale = simd.splat_f(f32::from_bits(unsafe { word::<W>(x, 0, place + t) }));
-            let scale = simd.mul_f(unit.scales[half], scale);
-            acc[t] = simd.fma(scale, simd.to_float(dot), acc[t]);
+            let scale = lanes.splat(f32::from_bits(unsafe { word::<W>(x, 0, place + t) }));
+            let scale = lanes.mul(unit.scales[half], scale);
+            acc[t] = lanes.fma(scale, lanes.to_float(dot), acc[t]);
         }
     }
     if F::HAS_MIN {
         for (t, acc) in acc.iter_mut().enumerate() {
             // SAFETY: by the caller.
-            let sum = simd.splat_f(f32::from_bits(unsafe { word::<W>(x, 3, place + t) }));
-            *acc = simd.fma(unit.min, sum, *acc);
+            let sum = lanes.splat(f32::from_bits(unsafe { word::<W>(x, 3, place + t) }));
+            *acc = lanes.fma(unit.min, sum, *acc);
         }
     }
 }
@@ -147,18 +147,18 @@ pub(super) unsafe fn multiply<S: Simd, F: Unpack, const T: usize, const W: usize
 /// # Safety
 /// `x` is a unit of a tile of `W` places, `place` is one of them.
 #[inline(always)]
-unsafe fn first_term<S: Simd, F: Unpack, const W: usize>(
-    simd: S,
+unsafe fn first_term<L: IntLanes, F: Unpack, const W: usize>(
+    lanes: L,
     x: *const u8,
     place: usize,
     half: usize,
-) -> S::Int {
+) -> L::Int {
     let zero_log2 = match F::IS_WIDE {
-        true if S::WIDE_IS_OFFSET => Some(7),
+        true if L::WIDE_IS_OFFSET => Some(7),
         true => None,
         false => F::ZERO_LOG2,
     };
-    let Some(count) = zero_log2 else { return simd.splat(0) };
+    let Some(count) = zero_log2 else { return lanes.splat_int(0) };
     // SAFETY: by the caller.
     let negated_sum = unsafe {
         match (F::IS_SPLIT, half) {
@@ -167,7 +167,7 @@ unsafe fn first_term<S: Simd, F: Unpack, const W: usize>(
             (true, _) => word::<W>(x, 1, place).wrapping_sub(word::<W>(x, 2, place)),
         }
     };
-    simd.shl(simd.splat(negated_sum), count)
+    lanes.shl(lanes.splat_int(negated_sum), count)
 }
 
 /// Word `kind` of a place, in the order of `activations.rs`.

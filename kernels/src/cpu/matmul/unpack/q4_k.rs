@@ -7,47 +7,47 @@
 //!
 //! Source: `block_q4_K`, `block_q5_K` and `get_scale_min_k4`, ggml.
 
-use super::super::super::simd::{Rows, Simd};
+use super::super::super::lanes::{IntLanes, Rows};
 use super::{Unit, Unpack, bytes_32, field};
 
 /// Scales and minima of a block; byte `j` of a word belongs to unit `j` or `4 + j`.
-pub(in super::super) struct Scales<S: Simd> {
-    d: S::Float,
-    negated_dmin: S::Float,
-    scales: [S::Int; 2],
-    mins: [S::Int; 2],
+pub(in super::super) struct Scales<L: IntLanes> {
+    d: L::Float,
+    negated_dmin: L::Float,
+    scales: [L::Int; 2],
+    mins: [L::Int; 2],
 }
 
-impl<S: Simd> Scales<S> {
+impl<L: IntLanes> Scales<L> {
     /// # Safety
     /// Sixteen bytes can be read in each row.
     #[inline(always)]
-    unsafe fn read(simd: S, rows: Rows) -> Self {
+    unsafe fn read(lanes: L, rows: Rows) -> Self {
         // SAFETY: by the caller.
-        let [pair, first, second, third] = unsafe { simd.chunk(rows) };
+        let [pair, first, second, third] = unsafe { lanes.chunk(rows) };
         Self {
-            d: simd.half_to_float(pair),
-            negated_dmin: simd.mul_f(simd.half_to_float(simd.shr(pair, 16)), simd.splat_f(-1.0)),
+            d: lanes.half_to_float(pair),
+            negated_dmin: lanes.mul(lanes.half_to_float(lanes.shr(pair, 16)), lanes.splat(-1.0)),
             scales: [
-                field(simd, first, 0, 0x3f, 0),
-                simd.or(field(simd, third, 0, 0x0f, 0), field(simd, first, 6, 0x03, 4)),
+                field(lanes, first, 0, 0x3f, 0),
+                lanes.or(field(lanes, third, 0, 0x0f, 0), field(lanes, first, 6, 0x03, 4)),
             ],
             mins: [
-                field(simd, second, 0, 0x3f, 0),
-                simd.or(field(simd, third, 4, 0x0f, 0), field(simd, second, 6, 0x03, 4)),
+                field(lanes, second, 0, 0x3f, 0),
+                lanes.or(field(lanes, third, 4, 0x0f, 0), field(lanes, second, 6, 0x03, 4)),
             ],
         }
     }
 
     /// Scale and minimum of unit `index`.
     #[inline(always)]
-    fn unit(&self, simd: S, index: usize, codes: [S::Int; 8]) -> Unit<S> {
+    fn unit(&self, lanes: L, index: usize, codes: [L::Int; 8]) -> Unit<L> {
         #[expect(clippy::cast_possible_truncation, reason = "a bit of a word")]
         let at = 8 * (index % 4) as u32;
-        let byte = simd.splat(0xff);
-        let scale = simd.to_float(simd.and(simd.shr(self.scales[index / 4], at), byte));
-        let min = simd.to_float(simd.and(simd.shr(self.mins[index / 4], at), byte));
-        let (scale, min) = (simd.mul_f(self.d, scale), simd.mul_f(self.negated_dmin, min));
+        let byte = lanes.splat_int(0xff);
+        let scale = lanes.to_float(lanes.and(lanes.shr(self.scales[index / 4], at), byte));
+        let min = lanes.to_float(lanes.and(lanes.shr(self.mins[index / 4], at), byte));
+        let (scale, min) = (lanes.mul(self.d, scale), lanes.mul(self.negated_dmin, min));
         Unit { codes, scales: [scale; 2], min }
     }
 }
@@ -57,62 +57,50 @@ impl<S: Simd> Scales<S> {
 /// # Safety
 /// 128 bytes can be read in each row.
 #[inline(always)]
-unsafe fn codes<S: Simd>(simd: S, rows: Rows, index: usize) -> [S::Int; 8] {
+unsafe fn codes<L: IntLanes>(lanes: L, rows: Rows, index: usize) -> [L::Int; 8] {
     // SAFETY: by the caller.
-    let mut codes = unsafe { bytes_32(simd, rows.add(index / 2 * 32)) };
+    let mut codes = unsafe { bytes_32(lanes, rows.add(index / 2 * 32)) };
     for codes in &mut codes {
-        *codes = field(simd, *codes, index % 2 * 4, 0x0f, 0);
+        *codes = field(lanes, *codes, index % 2 * 4, 0x0f, 0);
     }
     codes
 }
 
-/// Scales, 128 bytes of nibbles.
+/// Scales, 32 bytes of fifth bits (bit `u` for unit `u`) if `HAS_FIFTH`, 128 bytes of nibbles.
 #[derive(Clone, Copy, Default)]
-pub(in super::super) struct Q4K;
+pub(in super::super) struct NibblesK<const HAS_FIFTH: bool>;
 
-impl Unpack for Q4K {
-    const BLOCK_BYTES: usize = 144;
-    const UNITS: usize = 8;
-    const HAS_MIN: bool = true;
-    type Header<S: Simd> = Scales<S>;
+pub(in super::super) type Q4K = NibblesK<false>;
+pub(in super::super) type Q5K = NibblesK<true>;
 
-    #[inline(always)]
-    unsafe fn header<S: Simd>(simd: S, rows: Rows) -> Scales<S> {
-        // SAFETY: 144 bytes a row by the caller's word.
-        unsafe { Scales::read(simd, rows) }
-    }
-
-    #[inline(always)]
-    unsafe fn unit<S: Simd>(simd: S, rows: Rows, header: &Scales<S>, index: usize) -> Unit<S> {
-        // SAFETY: 144 bytes a row by the caller's word.
-        header.unit(simd, index, unsafe { codes(simd, rows.add(16), index) })
-    }
+impl<const HAS_FIFTH: bool> NibblesK<HAS_FIFTH> {
+    /// Where the nibbles start.
+    const CODES: usize = if HAS_FIFTH { 48 } else { 16 };
 }
 
-/// Scales, 32 bytes of fifth bits (bit `u` for unit `u`), 128 bytes of nibbles.
-#[derive(Clone, Copy, Default)]
-pub(in super::super) struct Q5K;
-
-impl Unpack for Q5K {
-    const BLOCK_BYTES: usize = 176;
+impl<const HAS_FIFTH: bool> Unpack for NibblesK<HAS_FIFTH> {
+    const BLOCK_BYTES: usize = Self::CODES + 128;
     const UNITS: usize = 8;
     const HAS_MIN: bool = true;
-    type Header<S: Simd> = Scales<S>;
+    type Header<L: IntLanes> = Scales<L>;
 
     #[inline(always)]
-    unsafe fn header<S: Simd>(simd: S, rows: Rows) -> Scales<S> {
-        // SAFETY: 176 bytes a row by the caller's word.
-        unsafe { Scales::read(simd, rows) }
+    unsafe fn header<L: IntLanes>(lanes: L, rows: Rows) -> Scales<L> {
+        // SAFETY: `BLOCK_BYTES` a row by the caller's word.
+        unsafe { Scales::read(lanes, rows) }
     }
 
     #[inline(always)]
-    unsafe fn unit<S: Simd>(simd: S, rows: Rows, header: &Scales<S>, index: usize) -> Unit<S> {
-        // SAFETY: 176 bytes a row by the caller's word.
-        let (fifth, mut codes) =
-            unsafe { (bytes_32(simd, rows.add(16)), codes(simd, rows.add(48), index)) };
-        for (codes, fifth) in codes.iter_mut().zip(fifth) {
-            *codes = simd.or(*codes, field(simd, fifth, index, 0x01, 4));
+    unsafe fn unit<L: IntLanes>(lanes: L, rows: Rows, header: &Scales<L>, index: usize) -> Unit<L> {
+        // SAFETY: `BLOCK_BYTES` a row by the caller's word.
+        let mut codes = unsafe { codes(lanes, rows.add(Self::CODES), index) };
+        if HAS_FIFTH {
+            // SAFETY: as above.
+            let fifth = unsafe { bytes_32(lanes, rows.add(16)) };
+            for (codes, fifth) in codes.iter_mut().zip(fifth) {
+                *codes = lanes.or(*codes, field(lanes, fifth, index, 0x01, 4));
+            }
         }
-        header.unit(simd, index, codes)
+        header.unit(lanes, index, codes)
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! Source: `block_q6_K` and `dequantize_row_q6_K`, ggml.
 
-use super::super::super::simd::{Rows, Simd};
+use super::super::super::lanes::{IntLanes, Rows};
 use super::{Unit, Unpack, bytes_32, field};
 
 /// See the head of this module.
@@ -15,20 +15,20 @@ use super::{Unit, Unpack, bytes_32, field};
 pub(in super::super) struct Q6K;
 
 /// Scale of the block, and the sixteen scales as four words.
-pub(in super::super) struct Scales<S: Simd> {
-    d: S::Float,
-    scales: [S::Int; 4],
+pub(in super::super) struct Scales<L: IntLanes> {
+    d: L::Float,
+    scales: [L::Int; 4],
 }
 
-impl<S: Simd> Scales<S> {
+impl<L: IntLanes> Scales<L> {
     /// Scale number `at` of the block.
     #[inline(always)]
-    fn scale(&self, simd: S, at: usize) -> S::Float {
+    fn scale(&self, lanes: L, at: usize) -> L::Float {
         #[expect(clippy::cast_possible_truncation, reason = "a bit of a word")]
-        let byte = simd.shr(self.scales[at / 4], 8 * (at % 4) as u32);
+        let byte = lanes.shr(self.scales[at / 4], 8 * (at % 4) as u32);
         // A signed byte as the difference of two unsigned ones: (b ^ 128) - 128.
-        let byte = simd.xor(simd.and(byte, simd.splat(0xff)), simd.splat(0x80));
-        simd.mul_f(self.d, simd.to_float(simd.sub(byte, simd.splat(0x80))))
+        let byte = lanes.xor(lanes.and(byte, lanes.splat_int(0xff)), lanes.splat_int(0x80));
+        lanes.mul(self.d, lanes.to_float(lanes.sub_int(byte, lanes.splat_int(0x80))))
     }
 }
 
@@ -37,30 +37,30 @@ impl Unpack for Q6K {
     const UNITS: usize = 8;
     const ZERO_LOG2: Option<u32> = Some(5);
     const IS_SPLIT: bool = true;
-    type Header<S: Simd> = Scales<S>;
+    type Header<L: IntLanes> = Scales<L>;
 
     #[inline(always)]
-    unsafe fn header<S: Simd>(simd: S, rows: Rows) -> Scales<S> {
+    unsafe fn header<L: IntLanes>(lanes: L, rows: Rows) -> Scales<L> {
         // SAFETY: 210 bytes a row by the caller's word. The word that ends with `d` starts at 206.
-        let (last, scales) = unsafe { (simd.column(rows.add(206)), simd.chunk(rows.add(192))) };
-        Scales { d: simd.half_to_float(simd.shr(last, 16)), scales }
+        let (last, scales) = unsafe { (lanes.column(rows.add(206)), lanes.chunk(rows.add(192))) };
+        Scales { d: lanes.half_to_float(lanes.shr(last, 16)), scales }
     }
 
     #[inline(always)]
-    unsafe fn unit<S: Simd>(simd: S, rows: Rows, header: &Scales<S>, index: usize) -> Unit<S> {
+    unsafe fn unit<L: IntLanes>(lanes: L, rows: Rows, header: &Scales<L>, index: usize) -> Unit<L> {
         let (half, quarter) = (index / 4, index % 4);
         // SAFETY: 210 bytes a row by the caller's word.
         let (mut codes, upper) = unsafe {
             (
-                bytes_32(simd, rows.add(64 * half + 32 * (quarter % 2))),
-                bytes_32(simd, rows.add(128 + 32 * half)),
+                bytes_32(lanes, rows.add(64 * half + 32 * (quarter % 2))),
+                bytes_32(lanes, rows.add(128 + 32 * half)),
             )
         };
         for (codes, upper) in codes.iter_mut().zip(upper) {
-            let low = field(simd, *codes, quarter / 2 * 4, 0x0f, 0);
-            *codes = simd.or(low, field(simd, upper, 2 * quarter, 0x03, 4));
+            let low = field(lanes, *codes, quarter / 2 * 4, 0x0f, 0);
+            *codes = lanes.or(low, field(lanes, upper, 2 * quarter, 0x03, 4));
         }
-        let scales = [header.scale(simd, 2 * index), header.scale(simd, 2 * index + 1)];
+        let scales = [header.scale(lanes, 2 * index), header.scale(lanes, 2 * index + 1)];
         Unit { codes, scales, min: scales[0] }
     }
 }
