@@ -34,6 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::NonFinite;
 use crate::ids::{Incarnation, Position, SessionId, TokenId};
+use crate::limits::{LOGIT_BIAS_MAX, TOP_LOGPROBS_MAX};
 
 /// Raised by one with every change of this file or of `codec.rs`.
 ///
@@ -132,6 +133,10 @@ pub struct Start {
     pub protocol_version: u32,
     /// Path of the weight file (the first part of a split one).
     pub model: String,
+    /// [`crate::gguf::Gguf::header_digest`] of that file as the supervisor knows it. Another
+    /// header may be another tokenizer: the worker leaves with
+    /// [`crate::fault::WorkerExit::Model`]. `None` takes any file.
+    pub header_digest: Option<[u8; 32]>,
     /// Context length per sequence, in tokens; 0 takes the model's own.
     pub context_len: u32,
     /// Sequences computed at once.
@@ -159,6 +164,9 @@ pub struct Ready {
     pub weight_bytes: u64,
     /// Parameters in all tensors.
     pub parameters: u64,
+    /// Digest of all headers and of a sample of each tensor. No stream goes on over a life with
+    /// another one: its text would be that of two models.
+    pub fingerprint: [u8; 32],
 }
 
 /// A session to compute: the prompt and what was already emitted in an earlier life.
@@ -178,8 +186,8 @@ pub struct Submit {
     pub sampling: Sampling,
 }
 
-/// How tokens are drawn. Validated by the supervisor; the worker clamps nothing and refuses what
-/// it cannot do.
+/// How tokens are drawn. Both sides judge it by [`Sampling::check`]; the worker clamps nothing and
+/// refuses what does not pass.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// Key of the counter-based generator.
@@ -207,6 +215,63 @@ pub struct Sampling {
     pub logit_bias: Vec<(TokenId, f32)>,
     /// Report the chosen token's log-probability and this many of the best; `None` reports none.
     pub logprobs: Option<u32>,
+}
+
+impl Sampling {
+    /// Whether a model of `vocab_size` tokens can be drawn from so. The one rule of both sides: the
+    /// supervisor refuses a request by it before a worker would refuse the session.
+    ///
+    /// # Errors
+    ///
+    /// Names the setting and the range it must lie in.
+    pub fn check(&self, vocab_size: u32) -> Result<(), String> {
+        self.check_numbers()?;
+        self.check_counts(vocab_size)
+    }
+
+    fn check_numbers(&self) -> Result<(), String> {
+        let Self { temperature, top_p, min_p, repeat_penalty, .. } = *self;
+        let numbers = [
+            ("temperature", temperature, "0 or more", temperature >= 0.0),
+            ("top_p", top_p, "above 0 and at most 1", top_p > 0.0 && top_p <= 1.0),
+            ("min_p", min_p, "from 0 to 1", (0.0..=1.0).contains(&min_p)),
+            ("repeat_penalty", repeat_penalty, "above 0", repeat_penalty > 0.0),
+            ("frequency_penalty", self.frequency_penalty, "finite", true),
+            ("presence_penalty", self.presence_penalty, "finite", true),
+        ];
+        match numbers.iter().find(|(_, value, _, is_good)| !(value.is_finite() && *is_good)) {
+            None => Ok(()),
+            Some((name, value, range, _)) => {
+                Err(format!("sampling: {name} is {value}; it must be {range}"))
+            }
+        }
+    }
+
+    fn check_counts(&self, vocab_size: u32) -> Result<(), String> {
+        let entries = self.logit_bias.len();
+        if entries > LOGIT_BIAS_MAX {
+            return Err(format!(
+                "sampling: logit_bias has {entries} entries; the limit is {LOGIT_BIAS_MAX}"
+            ));
+        }
+        for (token, bias) in &self.logit_bias {
+            if !bias.is_finite() {
+                return Err(format!("sampling: the logit_bias of token {token} is {bias}"));
+            }
+            if token.0 >= vocab_size {
+                return Err(format!(
+                    "sampling: logit_bias names token {token}, outside the vocabulary of \
+                     {vocab_size}"
+                ));
+            }
+        }
+        match self.logprobs {
+            Some(count) if count > TOP_LOGPROBS_MAX => {
+                Err(format!("sampling: logprobs is {count}; the limit is {TOP_LOGPROBS_MAX}"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Default for Sampling {

@@ -412,8 +412,7 @@ impl Worker {
     }
 
     fn hold(&mut self, cause: &str, by_operator: bool, actions: &mut Vec<Action>) {
-        let kind = if by_operator { "held" } else { "load" };
-        actions.push(fail_all(kind, cause));
+        actions.push(fail_all("held", cause));
         self.state = State::Held { cause: cause.to_owned(), by_operator };
     }
 

@@ -36,9 +36,8 @@ pub(super) fn prepare(
     words: &dyn Words,
     choices_max: u32,
 ) -> Result<Prepared, ApiError> {
-    let mut options = Options::take(&mut fields, words, choices_max)?;
-    options.sampling.logprobs = take_logprobs(&mut fields)?;
-    refuse_formats(&mut fields)?;
+    let options = Options::take(&mut fields, words, choices_max)?
+        .with_logprobs(take_logprobs(&mut fields)?, words)?;
     let chat = ChatOptions {
         add_generation_prompt: fields.boolean("add_generation_prompt")?.unwrap_or(true),
         kwargs: fields.object("chat_template_kwargs")?.unwrap_or_default(),
@@ -93,19 +92,6 @@ fn take_logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
         }
         (false, _) => Ok(None),
         (true, top) => Ok(Some(top.map_or(0, |top| u32::try_from(top).expect("bounded above")))),
-    }
-}
-
-/// Formats that this server cannot enforce are refused: an answer that only may be JSON is worse.
-fn refuse_formats(fields: &mut Fields) -> Result<(), ApiError> {
-    let Some(mut format) = fields.object("response_format")? else { return Ok(()) };
-    match format.remove("type") {
-        None | Some(Value::Null) => Ok(()),
-        Some(Value::String(name)) if name == "text" => Ok(()),
-        Some(_) => Err(ApiError::field(
-            "response_format",
-            "`response_format` can only be of type \"text\" on this server",
-        )),
     }
 }
 

@@ -43,10 +43,11 @@ pub(super) fn prepare(
     choices_max: u32,
 ) -> Result<Prepared, ApiError> {
     refuse_unsupported(&mut fields)?;
-    let mut options = Options::take(&mut fields, words, choices_max)?;
-    options.sampling.logprobs = fields
+    let options = Options::take(&mut fields, words, choices_max)?;
+    let logprobs = fields
         .integer("logprobs", 0..=LOGPROBS_MAX)?
         .map(|count| u32::try_from(count).expect("bounded above"));
+    let options = options.with_logprobs(logprobs, words)?;
     let prompts = match fields.take("prompt") {
         Some(prompt) => {
             bound_sequences(&prompt, options.n)?;

@@ -133,6 +133,13 @@ impl ApiError {
         error
     }
 
+    /// The worker is held: nothing but an order changes that, so coming back soon is no use.
+    pub fn held(message: impl Into<String>) -> Self {
+        let mut error = Self::unavailable("held", message, None);
+        error.0.should_retry = Some(false);
+        error
+    }
+
     /// An operator's order that makes no sense now.
     pub fn refused(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "invalid_request_error", message)
@@ -173,7 +180,7 @@ impl From<Rejection> for ApiError {
             Rejection::Degraded { retry_after_s, .. } => {
                 Self::unavailable("degraded", message, Some(retry_after_s))
             }
-            Rejection::Held { .. } => Self::unavailable("held", message, None),
+            Rejection::Held { .. } => Self::held(message),
             Rejection::Draining => Self::unavailable("shutdown", message, Some(1)),
             Rejection::TooLong { n_prompt, n_ctx } => Self::too_long(n_prompt, n_ctx),
         }
@@ -182,7 +189,8 @@ impl From<Rejection> for ApiError {
 
 impl From<&Failure> for ApiError {
     fn from(failure: &Failure) -> Self {
-        let (status, kind) = if failure.retryable {
+        // Held is no fault of this server's, though only an order ends it.
+        let (status, kind) = if failure.retryable || failure.kind == "held" {
             (StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")
         } else {
             (StatusCode::INTERNAL_SERVER_ERROR, "server_error")
@@ -262,5 +270,17 @@ mod tests {
         assert!(!response.headers().contains_key("x-should-retry"));
         let rejection = Rejection::Degraded { cause: "disk".to_owned(), retry_after_s: 4000 };
         assert_eq!(ApiError::from(rejection).into_response().headers()[RETRY_AFTER], "60");
+    }
+
+    #[test]
+    fn a_service_that_is_held_sends_nobody_back_for_more() {
+        let failure = Failure { kind: "held", retryable: false, ..failure(false) };
+        let rejection = Rejection::Held { cause: "held by the operator".to_owned() };
+        for error in [ApiError::from(&failure), ApiError::from(rejection)] {
+            let response = error.into_response();
+            assert_eq!(response.status().as_u16(), 503);
+            assert_eq!(response.headers()["x-should-retry"], "false");
+            assert!(!response.headers().contains_key(RETRY_AFTER));
+        }
     }
 }

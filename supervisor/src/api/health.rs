@@ -29,7 +29,11 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, A
         Some(cause) => format!("{message}: {cause}"),
         None => message.to_owned(),
     };
-    Err(ApiError::unavailable(kind, message, Some(2)))
+    Err(if status.state == ServiceState::Held {
+        ApiError::held(message)
+    } else {
+        ApiError::unavailable(kind, message, Some(2))
+    })
 }
 
 /// `GET /livez`: the process answers.

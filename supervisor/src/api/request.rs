@@ -50,7 +50,12 @@ impl Options {
         words: &dyn Words,
         choices_max: u32,
     ) -> Result<Self, ApiError> {
-        let sampling = take_sampling(fields, words)?;
+        refuse_constraints(fields)?;
+        let end_tokens = !fields.boolean("ignore_eos")?.unwrap_or(false);
+        let mut sampling = take_sampling(fields, words)?;
+        if !end_tokens {
+            ban_end_tokens(&mut sampling, words)?;
+        }
         let n = fields.integer("n", 1..=i64::from(choices_max))?.unwrap_or(1);
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let stream_options = fields.object("stream_options")?.unwrap_or_default();
@@ -70,10 +75,26 @@ impl Options {
             n: u32::try_from(n).expect("bounded by choices_max"),
             max_tokens: take_max_tokens(fields)?,
             stops: take_stops(fields)?,
-            end_tokens: !fields.boolean("ignore_eos")?.unwrap_or(false),
+            end_tokens,
             stream,
             include_usage,
         })
+    }
+
+    /// Adds what the routes call differently, and looks at the whole as the worker will.
+    ///
+    /// # Errors
+    ///
+    /// 400, with what the worker would refuse.
+    pub(super) fn with_logprobs(
+        mut self,
+        logprobs: Option<u32>,
+        words: &dyn Words,
+    ) -> Result<Self, ApiError> {
+        self.sampling.logprobs = logprobs;
+        let vocab_size = u32::try_from(words.vocab_size()).unwrap_or(u32::MAX);
+        self.sampling.check(vocab_size).map_err(ApiError::invalid)?;
+        Ok(self)
     }
 
     /// The request to the event loop for these prompts.
@@ -98,7 +119,8 @@ fn take_sampling(fields: &mut Fields, words: &dyn Words) -> Result<Sampling, Api
         fields.number(name, low..=high).map(|value| value.map_or(default, |value| value as f32))
     };
     let temperature = number("temperature", 0.0, 2.0, 0.8)?;
-    let top_p = number("top_p", 0.0, 1.0, 0.95)?;
+    // 0 keeps the most likely token alone, as in llama-server; so does the least number above it.
+    let top_p = number("top_p", 0.0, 1.0, 0.95)?.max(f32::MIN_POSITIVE);
     let min_p = number("min_p", 0.0, 1.0, 0.05)?;
     let frequency_penalty = number("frequency_penalty", -2.0, 2.0, 0.0)?;
     let presence_penalty = number("presence_penalty", -2.0, 2.0, 0.0)?;
@@ -152,8 +174,50 @@ fn take_max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
             _ => Err(wrong(name, "a whole number of at least 1 (or -1 for no limit)", &value)),
         }
     };
+    // Three names for one setting: OpenAI's, its older one, and llama-server's.
     let (completion, plain) = (take("max_completion_tokens")?, take("max_tokens")?);
-    Ok(completion.or(plain))
+    let predict = take("n_predict")?;
+    Ok(completion.or(plain).or(predict))
+}
+
+/// An answer whose end tokens are to be ignored never draws one: what a model writes after its own
+/// end is an invented next turn.
+fn ban_end_tokens(sampling: &mut Sampling, words: &dyn Words) -> Result<(), ApiError> {
+    sampling.logit_bias.extend(words.end_tokens().iter().map(|token| (*token, BAN)));
+    bound_biases(sampling.logit_bias.len())
+}
+
+/// What this server cannot enforce is refused by its name: an answer that only may be as asked is
+/// worse than none. A value that asks for nothing passes.
+fn refuse_constraints(fields: &mut Fields) -> Result<(), ApiError> {
+    let is_plain = |name: &str, value: &Value| match (name, value) {
+        ("grammar", Value::String(grammar)) => grammar.is_empty(),
+        ("functions", Value::Array(functions)) => functions.is_empty(),
+        ("function_call", Value::String(call)) => call == "none" || call == "auto",
+        ("response_format", Value::Object(format)) => match format.get("type") {
+            None | Some(Value::Null) => true,
+            Some(kind) => kind == "text",
+        },
+        _ => false,
+    };
+    for name in ["grammar", "json_schema", "functions", "function_call", "response_format"] {
+        match fields.take(name) {
+            Some(value) if !is_plain(name, &value) => {
+                let message = match name {
+                    "response_format" => {
+                        "`response_format` can only be of type \"text\" on this server".to_owned()
+                    }
+                    "functions" | "function_call" => {
+                        format!("`{name}` is not supported by this server; use `tools`")
+                    }
+                    _ => format!("`{name}` is not supported by this server"),
+                };
+                return Err(ApiError::field(name, message));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn take_stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {

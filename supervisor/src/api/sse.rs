@@ -52,8 +52,8 @@ pub(super) struct Progress {
     state: State,
     /// When silence would have lasted too long.
     ping_at: Instant,
-    /// Characters sent per choice, for the classic offsets.
-    sent_chars: Vec<usize>,
+    /// Characters of the tokens of each choice so far, also of those whose text is held back.
+    chars: Vec<usize>,
     finished: usize,
 }
 
@@ -70,7 +70,7 @@ impl Progress {
         Self {
             state: State::Opening,
             ping_at: Instant::now() + STREAM_SILENCE_MAX,
-            sent_chars: vec![0; n_choices],
+            chars: vec![0; n_choices],
             finished: 0,
         }
     }
@@ -130,7 +130,7 @@ impl Stream {
     fn write_records(&mut self, index: usize, records: Vec<Record>, out: &mut String) {
         for record in records {
             match record {
-                Record::Token { token, text, logprobs, .. } => {
+                Record::Token { token, text, chars, logprobs, .. } => {
                     self.tally.count();
                     let is_shown = is_shown(token, self.words.end_tokens(), self.end_tokens);
                     let logprobs = logprobs.filter(|_| is_shown).map(|logprobs| {
@@ -141,12 +141,13 @@ impl Stream {
                             }
                             Route::Classic => {
                                 let mut lists = ClassicLists::default();
-                                let offset = self.progress.sent_chars[index];
+                                let offset = self.progress.chars[index];
                                 lists.push(words, token, &logprobs, offset);
                                 lists.into_json()
                             }
                         }
                     });
+                    self.progress.chars[index] += chars;
                     if !text.is_empty() || logprobs.is_some() {
                         self.write_text(index, text, logprobs.into(), out);
                     }
@@ -164,8 +165,7 @@ impl Stream {
         }
     }
 
-    fn write_text(&mut self, index: usize, text: String, logprobs: Value, out: &mut String) {
-        self.progress.sent_chars[index] += text.chars().count();
+    fn write_text(&self, index: usize, text: String, logprobs: Value, out: &mut String) {
         let parts = ChoiceParts { index, text: Some(text), logprobs, finish_reason: None };
         self.write_chunk(parts.into_chunk(self.head.route), out);
     }

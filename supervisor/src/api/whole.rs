@@ -17,6 +17,7 @@ use crate::session::log::Record;
 #[derive(Default)]
 struct Growing {
     text: String,
+    /// Characters of its tokens so far, also of those whose text is held back.
     chars: usize,
     chat: Vec<Value>,
     classic: ClassicLists,
@@ -66,7 +67,7 @@ impl Whole {
 
     fn add(&mut self, choice: &mut Growing, record: Record) -> Result<(), ApiError> {
         match record {
-            Record::Token { token, text, logprobs, .. } => {
+            Record::Token { token, text, chars, logprobs, .. } => {
                 self.tally.count();
                 if let Some(logprobs) = logprobs
                     && is_shown(token, self.words.end_tokens(), self.end_tokens)
@@ -79,7 +80,7 @@ impl Whole {
                         }
                     }
                 }
-                choice.chars += text.chars().count();
+                choice.chars += chars;
                 choice.text.push_str(&text);
             }
             Record::End { text, outcome } => {

@@ -170,7 +170,8 @@ impl Service {
         let live = |(id, one): (&SessionId, &Session)| one.is_live().then_some(*id);
         let ids: Vec<SessionId> = self.sessions.iter().filter_map(live).collect();
         for id in ids {
-            let failure = self.sessions[&id].failure(kind, true);
+            // While the worker is held, the same request would be refused.
+            let failure = self.sessions[&id].failure(kind, kind != "held");
             let failure = Failure { message: message.to_owned(), ..failure };
             self.end_session(id, Outcome::Failed(failure));
         }

@@ -35,6 +35,8 @@ pub enum Record {
         token: TokenId,
         /// The text this token released after hold-back; may be empty.
         text: String,
+        /// Characters that this token completed, released or held back.
+        chars: usize,
         /// Its log-probabilities, if asked for.
         logprobs: Option<Box<Logprobs>>,
     },
@@ -191,7 +193,7 @@ impl LogWriter {
                 None
             }
         };
-        self.record(position, sampled, shown);
+        self.record(position, sampled, shown, self.released.chars().count());
         let outcome = Outcome::StopString(hit?.stop);
         self.is_over = true;
         self.push(Record::End { text: String::new(), outcome: outcome.clone() });
@@ -200,7 +202,7 @@ impl LogWriter {
 
     /// Appends an end token, which is no text, and ends the log.
     pub fn append_end_token(&mut self, position: Position, sampled: Sampled) {
-        self.record(position, sampled, String::new());
+        self.record(position, sampled, String::new(), 0);
         self.end(Outcome::Stop);
     }
 
@@ -240,9 +242,9 @@ impl LogWriter {
         self.is_over
     }
 
-    fn record(&self, position: Position, sampled: Sampled, text: String) {
+    fn record(&self, position: Position, sampled: Sampled, text: String, chars: usize) {
         let Sampled { token, logprobs } = sampled;
-        self.push(Record::Token { position, token, text, logprobs });
+        self.push(Record::Token { position, token, text, chars, logprobs });
     }
 
     fn push(&self, record: Record) {
@@ -389,8 +391,14 @@ mod tests {
         writer.end(Outcome::Length);
         writer.end(Outcome::Stop);
         drop(writer);
-        let (text, outcome) = text_and_outcome(&reader.next().await);
+        let records = reader.next().await;
+        let (text, outcome) = text_and_outcome(&records);
         assert_eq!((text.as_str(), outcome), ("hello", Some(Outcome::Length)));
+        let chars = records.iter().map(|record| match record {
+            Record::Token { chars, .. } => *chars,
+            Record::End { .. } => 0,
+        });
+        assert_eq!(chars.collect::<Vec<_>>(), [1, 1, 1, 1, 1, 0], "held back or not");
     }
 
     #[tokio::test]

@@ -89,7 +89,7 @@ const TABLE: [(&str, [&str; 8]); 15] = [
         "bad model",
         [
             "=",
-            "held fail(load)",
+            "held fail(held)",
             "starting spawn",
             "starting spawn",
             "starting spawn",

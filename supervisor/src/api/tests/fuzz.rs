@@ -11,7 +11,7 @@ use crate::api::fields::Fields;
 use crate::api::{chat, completions};
 
 /// Names the parsers look at, so that arbitrary values meet them.
-const NAMES: [&str; 30] = [
+const NAMES: [&str; 36] = [
     "messages",
     "prompt",
     "model",
@@ -42,6 +42,12 @@ const NAMES: [&str; 30] = [
     "best_of",
     "chat_template_kwargs",
     "ignore_eos",
+    "n_predict",
+    "grammar",
+    "json_schema",
+    "functions",
+    "function_call",
+    "no_such_field",
 ];
 
 fn value() -> impl Strategy<Value = Value> {
@@ -71,11 +77,13 @@ fn check(fields: &Map<String, Value>) {
             Ok(prepared) => {
                 assert!(!prepared.prompts.is_empty());
                 let sampling = &prepared.options.sampling;
-                assert!(sampling.temperature.is_finite() && sampling.top_p.is_finite());
+                assert_eq!(sampling.check(256), Ok(()), "the worker takes what we took");
             }
             Err(error) => {
                 assert!(error.status().is_client_error());
-                assert!(error.body()["error"]["message"].is_string());
+                let body = error.body();
+                let message = body["error"]["message"].as_str().unwrap();
+                assert!(!message.starts_with("sampling:"), "only the worker's rule: {message}");
             }
         }
     }

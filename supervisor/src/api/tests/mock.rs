@@ -195,6 +195,7 @@ pub(super) fn token(id: u32, text: &str) -> Record {
         position: Position(9),
         token: TokenId(id),
         text: text.to_owned(),
+        chars: text.chars().count(),
         logprobs: None,
     }
 }
@@ -206,6 +207,7 @@ pub(super) fn token_with_logprobs(id: u32, text: &str) -> Record {
         position: Position(9),
         token: TokenId(id),
         text: text.to_owned(),
+        chars: text.chars().count(),
         logprobs: Some(Box::new(logprobs)),
     }
 }

@@ -2,14 +2,14 @@ use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
 use shared::config::Config;
-use shared::limits::BODY_BYTES_MAX;
+use shared::limits::{BODY_BYTES_MAX, LOGIT_BIAS_MAX};
 
 use super::mock::{Script, Server, greeting};
 use crate::event_loop::Rejection;
 use crate::status::ServiceState;
 
 /// Every optional field of the two routes.
-const OPTIONAL: [&str; 33] = [
+const OPTIONAL: [&str; 38] = [
     "model",
     "stream",
     "stream_options",
@@ -31,6 +31,11 @@ const OPTIONAL: [&str; 33] = [
     "top_logprobs",
     "logit_bias",
     "response_format",
+    "grammar",
+    "json_schema",
+    "functions",
+    "function_call",
+    "n_predict",
     "tools",
     "tool_choice",
     "parallel_tool_calls",
@@ -100,6 +105,14 @@ async fn wrong_types_and_ranges_are_refused_with_the_name_of_the_field() {
         ("logit_bias", json!({"1": 101})),
         ("logit_bias", json!([[1]])),
         ("ignore_eos", json!(1)),
+        ("n_predict", json!(0)),
+        ("grammar", json!("root ::= \"a\"")),
+        ("json_schema", json!({})),
+        ("functions", json!([{"name": "f"}])),
+        ("function_call", json!({"name": "f"})),
+        ("response_format", json!({"type": "json_object"})),
+        ("response_format", json!({"type": "json_schema", "json_schema": {}})),
+        ("response_format", json!("json")),
     ] {
         for answer in [
             server.chat(json!({param: value, "top_logprobs": null})).await,
@@ -124,8 +137,6 @@ async fn what_only_one_route_knows_is_checked_there() {
         ("messages", json!([])),
         ("messages", json!("hi")),
         ("messages[0]", json!(["hi"])),
-        ("response_format", json!({"type": "json_object"})),
-        ("response_format", json!("json")),
         ("tools", json!({})),
         ("tools", json!([1])),
         ("tool_choice", json!("required")),
@@ -168,6 +179,64 @@ async fn what_only_one_route_knows_is_checked_there() {
     let answer = server.chat(json!({"messages": [{"role": "raise"}]})).await;
     assert_eq!(answer.status, 400);
     assert!(answer.json()["error"]["message"].as_str().unwrap().contains("roles must alternate"));
+}
+
+#[tokio::test]
+async fn a_constraint_that_asks_for_nothing_passes() {
+    let server = greeter();
+    for fields in [
+        json!({"response_format": {"type": "text"}}),
+        json!({"response_format": {}}),
+        json!({"grammar": "", "functions": [], "function_call": "none"}),
+    ] {
+        let mut classic = fields.clone();
+        classic["prompt"] = "a".into();
+        assert_eq!(server.chat(fields.clone()).await.status, 200, "{fields}");
+        assert_eq!(server.completion(classic).await.status, 200, "{fields}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_api_accepts_at_its_bounds_the_worker_accepts() {
+    let server = greeter();
+    let many: Vec<_> = (0..LOGIT_BIAS_MAX).map(|_| json!([97, 100])).collect();
+    let sweep = [
+        ("temperature", vec![json!(0), json!(1e-300), json!(1e-45), json!(2)]),
+        ("top_p", vec![json!(0), json!(0.0), json!(1e-300), json!(1e-45), json!(1)]),
+        ("min_p", vec![json!(0), json!(1e-300), json!(1e-45), json!(1)]),
+        ("top_k", vec![json!(-1), json!(0), json!(1), json!(u32::MAX)]),
+        ("repeat_penalty", vec![json!(0.01), json!(10)]),
+        ("repetition_penalty", vec![json!(0.01), json!(10)]),
+        ("frequency_penalty", vec![json!(-2), json!(2)]),
+        ("presence_penalty", vec![json!(-2), json!(2)]),
+        ("repeat_last_n", vec![json!(-1), json!(0), json!(u32::MAX)]),
+        ("seed", vec![json!(-1), json!(i64::MIN), json!(u64::MAX), json!(0)]),
+        ("logit_bias", vec![json!({"0": -100, "255": 100}), json!(many), json!([[97, false]])]),
+        ("ignore_eos", vec![json!(true)]),
+        ("n", vec![json!(1), json!(8)]),
+    ];
+    let ends = [("top_logprobs", 0), ("top_logprobs", 20), ("logprobs", 0), ("logprobs", 20)];
+    for (name, values) in &sweep {
+        for value in values {
+            let answer = server.chat(json!({*name: value})).await;
+            assert_eq!(answer.status, 200, "{name}: {value}");
+            let answer = server.completion(json!({"prompt": "a", *name: value})).await;
+            assert_eq!(answer.status, 200, "{name}: {value}");
+        }
+    }
+    for (name, count) in ends {
+        let answer = if name == "logprobs" {
+            server.completion(json!({"prompt": "a", name: count})).await
+        } else {
+            server.chat(json!({"logprobs": true, name: count})).await
+        };
+        assert_eq!(answer.status, 200, "{name}: {count}");
+    }
+    for request in server.mock.requests.lock().unwrap().iter() {
+        for sampling in &request.choices {
+            assert_eq!(sampling.check(256), Ok(()), "{sampling:?}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use shared::config::Config;
 
 use super::mock::{Script, Server, Step, end, failure, greeting, token_with_logprobs};
-use crate::session::log::Outcome;
+use crate::session::log::{Outcome, Record};
 use crate::status::ServiceState;
 
 #[tokio::test]
@@ -66,6 +66,62 @@ async fn classic_logprobs_are_parallel_lists() {
 }
 
 #[tokio::test]
+async fn classic_offsets_count_what_a_stop_string_holds_back() {
+    let mut records = vec![
+        token_with_logprobs(97, "a"),
+        token_with_logprobs(98, ""),
+        token_with_logprobs(99, "bc"),
+        token_with_logprobs(100, "d"),
+    ];
+    for record in &mut records {
+        let Record::Token { chars, .. } = record else { unreachable!() };
+        *chars = 1;
+    }
+    records.push(end("", Outcome::Length));
+    let server = Server::new(Script::Steps(vec![Step::Give(records)]));
+    let fields = json!({"prompt": "x", "logprobs": 0, "stop": "bx"});
+    let answer = server.completion(fields.clone()).await.json();
+    assert_eq!(answer["choices"][0]["text"], "abcd");
+    assert_eq!(answer["choices"][0]["logprobs"]["text_offset"], json!([0, 1, 2, 3]));
+    let mut streamed = fields;
+    streamed["stream"] = true.into();
+    let offsets: Vec<Value> = server
+        .completion(streamed)
+        .await
+        .events()
+        .iter()
+        .filter_map(|event| event.pointer("/choices/0/logprobs/text_offset/0").cloned())
+        .collect();
+    assert_eq!(offsets, [0, 1, 2, 3]);
+}
+
+#[tokio::test]
+async fn ignored_end_tokens_are_banned_on_both_routes() {
+    let server = Server::new(Script::Steps(greeting()));
+    server.chat(json!({"ignore_eos": true, "logit_bias": {"0": 100}})).await;
+    server.completion(json!({"prompt": "x", "ignore_eos": true})).await;
+    server.chat(json!({"ignore_eos": false})).await;
+    let requests = server.mock.requests.lock().unwrap();
+    let bias = |request: usize| -> f32 {
+        let biases = &requests[request].choices[0].logit_bias;
+        biases.iter().filter(|(token, _)| token.0 == 0).map(|(_, bias)| bias).sum()
+    };
+    assert!(bias(0) < -1.0e8 && bias(1) < -1.0e8, "also against a wish for them");
+    assert_eq!(bias(2), 0.0);
+}
+
+#[tokio::test]
+async fn the_limit_of_tokens_has_three_names() {
+    let server = Server::new(Script::Steps(greeting()));
+    server.chat(json!({"n_predict": 7})).await;
+    server.chat(json!({"n_predict": 7, "max_tokens": 8})).await;
+    server.completion(json!({"prompt": "x", "n_predict": -1})).await;
+    let requests = server.mock.requests.lock().unwrap();
+    let limits: Vec<_> = requests.iter().map(|request| request.max_tokens).collect();
+    assert_eq!(limits, [Some(7), Some(8), None]);
+}
+
+#[tokio::test]
 async fn a_failure_is_an_error_that_says_whether_to_resend() {
     let steps = vec![Step::Give(vec![end("", Outcome::Failed(failure()))])];
     let answer = Server::new(Script::Steps(steps)).chat(json!({})).await;
@@ -89,7 +145,7 @@ async fn what_a_request_says_reaches_the_sampler_and_silence_takes_the_defaults(
     let drawn = &requests[0].choices[0];
     assert_eq!((drawn.temperature, drawn.top_k, drawn.top_p, drawn.min_p), (0.0, 0, 1.0, 0.0));
     assert_eq!((drawn.seed, drawn.frequency_penalty, drawn.repeat_penalty), (7, 1.0, 1.5));
-    assert_eq!(drawn.logit_bias.len(), 2);
+    assert_eq!(drawn.logit_bias.len(), 3, "two, and the ban of the end token");
     assert_eq!((requests[0].max_tokens, requests[0].end_tokens), (Some(5), false));
     assert_eq!(requests[0].stops, ["x"]);
     let drawn = &requests[1].choices[0];
@@ -119,6 +175,9 @@ async fn probes_answer_in_every_state_and_readiness_is_true_only_when_serving() 
             let answer = server.get(path).await;
             assert_eq!(answer.status, expected);
             if expected == 503 {
+                let is_held = state == ServiceState::Held;
+                let no = answer.headers.get("x-should-retry").is_some_and(|it| it == "false");
+                assert_eq!((no, answer.headers.contains_key("retry-after")), (is_held, !is_held));
                 assert_eq!(answer.json()["error"]["type"], "unavailable_error");
             }
         }
