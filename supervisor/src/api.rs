@@ -29,6 +29,7 @@ mod choices;
 mod completions;
 pub mod connection;
 mod control;
+mod crowd;
 pub mod error;
 mod fields;
 mod generate;
@@ -39,6 +40,7 @@ mod metrics;
 mod models;
 mod request;
 pub mod service;
+mod socket;
 mod sse;
 #[cfg(test)]
 mod tests;

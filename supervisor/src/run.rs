@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::api::connection::serve;
+use crate::api::connection::{Bounds, serve};
 use crate::api::{App, control_routes, routes};
 use crate::event_loop::{Core, CoreOptions};
 use crate::exit::{Exit, StartError};
@@ -39,10 +39,10 @@ pub async fn run(ready: Ready) -> Result<Exit, StartError> {
     });
     let sessions = Arc::new(core.clone());
     let app = Arc::new(App::new(sessions, ready.text, ready.model, &ready.config));
-    let stall = Duration::from_secs_f64(ready.config.client_stall_timeout_s);
+    let bounds = Bounds::new(&ready.config);
     let (stop, stopped) = watch::channel(());
-    let public = tokio::spawn(serve(listener, routes(app.clone()), stall, over(stopped.clone())));
-    let private = tokio::spawn(serve(control, control_routes(app), stall, over(stopped)));
+    let public = tokio::spawn(serve(listener, routes(app.clone()), bounds, over(stopped.clone())));
+    let private = tokio::spawn(serve(control, control_routes(app), bounds, over(stopped)));
     let (listen, model) = (ready.config.listen, ready.config.model.display());
     tracing::info!(%listen, %model, control = %ready.control_path.display(), "serving");
 

@@ -1,40 +1,91 @@
 //! Connections: accepting them within a bound, and cutting those that stand still.
 //!
 //! A client that takes no byte for the stall time while bytes wait for it is cut; so is one that
-//! does not finish sending its request head. Neither costs anything meanwhile but its connection.
+//! does not finish sending its request head. Neither costs anything meanwhile but its connection,
+//! and that only until another client needs it.
+//!
+//! A client that closes its connection, or only its sending half, has given up its request: what
+//! was asked for is cancelled within a second, whatever else it sent before.
 
 use std::future::Future;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::socket::{Backlog, listen};
+use shared::config::Config;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
 
-/// Connections of one listener at once; more wait in the system's backlog.
-const CONNECTIONS_MAX: usize = 1024;
+use super::crowd::{Activity, Crowd, Observed, Phase};
+use super::socket::{Shared, Socket};
 
 /// How long a client may take to send a request head, or keep an idle connection.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
 
+/// Longest request head, and most that is read ahead of one connection, in bytes.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// How long an answer that is complete may still be written to a client that has closed its sending
+/// half.
+const CLOSED_GRACE: Duration = Duration::from_millis(500);
+
+/// How often an open connection is looked at for what nothing wakes us for.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Bytes that may lie unread behind a request that waits for its answer. Behind more, the word
+/// that the client left may never reach us.
+const UNREAD_BYTES_MAX: usize = 16 * 1024;
+
 /// Wait after an accept that failed for want of descriptors or memory.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
+/// Connections of one listener at once, where the limit of descriptors allows it.
+const CONNECTIONS_MAX: usize = 4096;
+
+/// What a listener takes even where that limit is absurd.
+const CONNECTIONS_MIN: usize = 64;
+
+/// Descriptors left to everything but connections.
+const DESCRIPTORS_SPARE: u64 = 256;
+
+/// The bounds of one listener.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Connections at once. Beyond it the one that has been idle longest makes room.
+    pub connections_max: usize,
+    /// How long a client may take no byte while bytes wait for it.
+    pub stall: Duration,
+}
+
+impl Bounds {
+    /// As configured, and within this process's limit of descriptors.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+        // There are two listeners.
+        let share = descriptors.saturating_sub(DESCRIPTORS_SPARE) / 2;
+        let share = usize::try_from(share).unwrap_or(usize::MAX);
+        Self {
+            connections_max: share.clamp(CONNECTIONS_MIN, CONNECTIONS_MAX),
+            stall: Duration::from_secs_f64(config.client_stall_timeout_s),
+        }
+    }
+}
+
 /// What connections come from.
-pub trait Accept: Send {
+pub trait Accept: AsFd + Send {
     /// A connection.
-    type Io: AsyncRead + AsyncWrite + Send + 'static;
+    type Io: Socket;
     /// The next one.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Io>> + Send;
 }
@@ -63,61 +114,90 @@ impl Accept for UnixListener {
 pub async fn serve<L: Accept>(
     listener: L,
     router: Router,
-    stall: Duration,
+    bounds: Bounds,
     shutdown: impl Future<Output = ()> + Send,
 ) {
-    let bound = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    // The standard library asks for a short backlog; many clients may knock at once.
+    if let Err(error) = listen(&listener, Backlog::MAXCONN) {
+        tracing::info!(%error, "the listener's backlog stays as it is");
+    }
     let graceful = GracefulShutdown::new();
-    let mut connections = JoinSet::new();
+    let mut crowd = Crowd::new(bounds.connections_max);
     let mut shutdown = pin!(shutdown);
     loop {
-        while connections.try_join_next().is_some() {}
         let next = async {
-            let permit = Arc::clone(&bound).acquire_owned().await;
-            (permit.expect("the semaphore is never closed"), listener.accept().await)
+            let accepted = listener.accept().await;
+            crowd.make_room().await;
+            accepted
         };
-        let (permit, accepted) = tokio::select! {
-            next = next => next,
+        let accepted = tokio::select! {
+            accepted = next => accepted,
             () = &mut shutdown => break,
         };
-        let stream = match accepted {
-            Ok(stream) => stream,
-            Err(error) => {
-                if !is_of_one_connection(&error) {
-                    tracing::error!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
-                }
-                continue;
+        match accepted {
+            Ok(stream) => crowd.add(|activity| {
+                connect(stream, router.clone(), bounds.stall, activity, graceful.watcher())
+            }),
+            Err(error) if !is_of_one_connection(&error) => {
+                tracing::error!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
-        };
-        let connection = connect(stream, router.clone(), stall);
-        let connection = graceful.watch(connection);
-        connections.spawn(async move {
-            // Ends of connections are no news: the access log tells what happened to requests.
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection ended early");
-            }
-            drop(permit);
-        });
+            Err(_) => {}
+        }
     }
     drop(listener);
     graceful.shutdown().await;
-    while connections.join_next().await.is_some() {}
+    crowd.leave().await;
 }
 
-type Watched<S> =
-    http1::Connection<TokioIo<std::pin::Pin<Box<TimeoutStream<S>>>>, TowerToHyperService<Router>>;
-
-fn connect<S>(stream: S, router: Router, stall: Duration) -> Watched<S>
-where
-    S: AsyncRead + AsyncWrite + Send + 'static,
-{
+/// One connection, until its end or its peer's. Dropping the future drops the requests on it.
+fn connect<S: Socket>(
+    stream: S,
+    router: Router,
+    stall: Duration,
+    activity: Arc<Activity>,
+    watcher: Watcher,
+) -> impl Future<Output = ()> + Send + 'static {
+    let stream = Shared::new(stream);
+    let peer = stream.share();
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(stall));
-    http1::Builder::new()
+    let io: TokioIo<Pin<Box<TimeoutStream<Shared<S>>>>> = TokioIo::new(Box::pin(stream));
+    let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME_MAX)
-        .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router))
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(io, Observed::new(router, Arc::clone(&activity)));
+    let connection = watcher.watch(connection);
+    async move {
+        tokio::select! {
+            // Ends of connections are no news: the access log tells what happened to requests.
+            ended = connection => if let Err(error) = ended {
+                tracing::debug!(%error, "a connection ended early");
+            },
+            () = gone(&peer, &activity) => tracing::debug!("a client is gone"),
+        }
+    }
+}
+
+/// Returns when nobody waits for an answer on this connection any more.
+async fn gone<S: Socket>(peer: &Shared<S>, activity: &Activity) {
+    let flooded = async {
+        loop {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            let (phase, since) = activity.read();
+            if phase == Phase::Answered
+                && since.elapsed() >= LOOK_INTERVAL
+                && peer.has_unread::<UNREAD_BYTES_MAX>()
+            {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = peer.closed() => tokio::time::sleep(CLOSED_GRACE).await,
+        () = flooded => {}
+    }
 }
 
 /// Whether an accept failed because of the connection, not because of this process.
@@ -164,10 +244,12 @@ mod tests {
     use tokio::sync::{mpsc, oneshot};
     use tokio::time::timeout;
 
-    use super::{bind_control, serve};
+    use super::{Bounds, bind_control, serve};
 
     /// Longest that a test waits for what must come.
     const PATIENCE: Duration = Duration::from_secs(20);
+
+    const BOUNDS: Bounds = Bounds { connections_max: 1024, stall: PATIENCE };
 
     /// A control socket in a directory of its own.
     struct Socket(PathBuf);
@@ -229,8 +311,8 @@ mod tests {
         let router =
             Router::new().route("/silent", route("silent")).route("/reader", route("reader"));
         let (_stop, over) = oneshot::channel::<()>();
-        let stall = Duration::from_millis(300);
-        tokio::spawn(serve(socket.bind(), router, stall, async { drop(over.await) }));
+        let bounds = Bounds { stall: Duration::from_millis(300), ..BOUNDS };
+        tokio::spawn(serve(socket.bind(), router, bounds, async { drop(over.await) }));
         let mut reader = socket.ask("/reader").await;
         let _silent = socket.ask("/silent").await;
         let mut taken = vec![0; 4096];
@@ -261,7 +343,7 @@ mod tests {
             }),
         );
         let (stop, over) = oneshot::channel::<()>();
-        let server = serve(socket.bind(), router, PATIENCE, async { drop(over.await) });
+        let server = serve(socket.bind(), router, BOUNDS, async { drop(over.await) });
         let server = tokio::spawn(server);
         let mut client = socket.ask("/").await;
         let mut idle = UnixStream::connect(socket.path()).await.unwrap();

@@ -2,6 +2,7 @@
 
 mod mock;
 
+mod clients;
 mod fuzz;
 mod refusals;
 mod streams;
