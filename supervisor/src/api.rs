@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use axum::Router;
 use axum::extract::State;
 use axum::http::Uri;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{from_fn, from_fn_with_state, map_response};
 use axum::routing::{get, post};
 use shared::config::Config;
 
@@ -32,12 +32,14 @@ mod control;
 mod crowd;
 pub mod error;
 mod fields;
+mod gate;
 mod generate;
 mod guard;
 mod health;
 mod logprobs;
 mod metrics;
 mod models;
+mod rejections;
 mod request;
 pub mod service;
 mod socket;
@@ -50,6 +52,7 @@ pub use models::ModelCard;
 
 use body::BodyReader;
 use error::ApiError;
+use gate::Desk;
 use service::{Sessions, Words};
 
 /// What all routes share.
@@ -61,6 +64,8 @@ pub struct App {
     api_keys: Vec<String>,
     listen: SocketAddr,
     bodies: BodyReader,
+    desk: Desk,
+    queue_limit: u32,
     fingerprint: String,
     started: SystemTime,
 }
@@ -89,6 +94,8 @@ impl App {
             api_keys: config.api_keys.clone(),
             listen: config.listen,
             bodies: BodyReader::new(Duration::from_secs_f64(config.client_stall_timeout_s)),
+            desk: Desk::new(),
+            queue_limit: config.queue_limit,
             started: SystemTime::now(),
         }
     }
@@ -98,6 +105,7 @@ impl App {
 pub fn routes(app: Arc<App>) -> Router {
     public(Arc::clone(&app))
         .layer(from_fn_with_state(app, guard::check))
+        .layer(map_response(rejections::as_json))
         .layer(from_fn(access::log))
 }
 
@@ -109,7 +117,7 @@ pub fn control_routes(app: Arc<App>) -> Router {
         .route("/admin/hold", post(control::hold))
         .route("/admin/release", post(control::release))
         .with_state(Arc::clone(&app));
-    public(app).merge(admin).layer(from_fn(access::log))
+    public(app).merge(admin).layer(map_response(rejections::as_json)).layer(from_fn(access::log))
 }
 
 fn public(app: Arc<App>) -> Router {

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bound;
 mod command;
 mod detokenizer;
 mod escape;
@@ -108,6 +109,32 @@ impl Text {
     ) -> Result<Vec<TokenId>, TemplateError> {
         let rendered = self.template.render(messages, options)?;
         Ok(self.tokenizer.encode_rendered(&rendered, self.template.escape()))
+    }
+
+    /// As [`Text::encode_chat`], but asks between the template and the tokens: `is_wanted` is
+    /// told how many tokens there are at least, and if it says no, none are made.
+    ///
+    /// # Errors
+    ///
+    /// As [`Text::encode_chat`].
+    pub fn encode_chat_if(
+        &self,
+        messages: &[Value],
+        options: &ChatOptions,
+        is_wanted: &dyn Fn(usize) -> bool,
+    ) -> Result<Vec<TokenId>, TemplateError> {
+        let rendered = self.template.render(messages, options)?;
+        let escape = self.template.escape();
+        if !is_wanted(self.tokenizer.least_rendered(&rendered, escape)) {
+            return Ok(Vec::new());
+        }
+        Ok(self.tokenizer.encode_rendered(&rendered, escape))
+    }
+
+    /// A number of tokens that [`Text::encode`] gives at least, for far less work.
+    #[must_use]
+    pub fn least_tokens(&self, text: &str, parse_special: bool) -> usize {
+        self.tokenizer.least(text, parse_special)
     }
 
     /// The tokens that end a reply.

@@ -71,6 +71,26 @@ impl ApiError {
         error
     }
 
+    /// A prompt so long that its tokens were not counted.
+    pub fn far_too_long(n_prompt_min: u32, n_ctx: u32) -> Self {
+        let mut error = Self::too_long(n_prompt_min, n_ctx);
+        error.0.message = format!(
+            "the request has at least {n_prompt_min} prompt tokens, but the context holds {n_ctx}: \
+             shorten the prompt, or start the server with a larger `--context`"
+        );
+        error
+    }
+
+    /// A refusal of code that is not ours, which chose the status.
+    pub fn with_status(status: StatusCode, message: impl Into<String>) -> Self {
+        let kind = match status {
+            StatusCode::NOT_FOUND => "not_found_error",
+            _ if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        };
+        Self::new(status, kind, message)
+    }
+
     /// No key, or a wrong one.
     pub fn unauthorized() -> Self {
         Self::new(

@@ -14,6 +14,7 @@ use super::body::parse_object;
 use super::choices::Choices;
 use super::error::ApiError;
 use super::fields::Fields;
+use super::gate::Gate;
 use super::request::Options;
 use super::service::{Admitted, Words};
 use super::sse::{Progress, Stream};
@@ -40,13 +41,15 @@ pub(super) async fn answer(
     prepare: Prepare,
 ) -> Result<Response, ApiError> {
     let body = app.bodies.read(&headers, body).await?;
-    let (words, choices_max) = (Arc::clone(&app.words), app.choices_max);
+    let gate = Gate::new(Arc::clone(&app.words), Arc::clone(&app.sessions), app.queue_limit);
+    let (turn, choices_max) = (app.desk.turn(body.bytes.len()).await?, app.choices_max);
     // Tokenizing a long prompt takes a while; it must not hold up other connections.
     let prepared = tokio::task::spawn_blocking(move || {
         // The whole body, not its bytes alone: a large one holds its permit until here.
-        let body = body;
+        let (body, _turn) = (body, turn);
         let fields = Fields::new(parse_object(&body.bytes)?);
-        prepare(fields, &*words, choices_max)
+        let prepared = prepare(fields, &gate, choices_max);
+        gate.refusal().map_or(prepared, Err)
     })
     .await
     .map_err(|error| {

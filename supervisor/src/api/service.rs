@@ -88,6 +88,19 @@ pub trait Words: Send + Sync {
         messages: &[Value],
         options: &ChatOptions,
     ) -> Result<Vec<TokenId>, TemplateError>;
+    /// As `encode_chat`; see [`Text::encode_chat_if`].
+    fn encode_chat_if(
+        &self,
+        messages: &[Value],
+        options: &ChatOptions,
+        is_wanted: &dyn Fn(usize) -> bool,
+    ) -> Result<Vec<TokenId>, TemplateError> {
+        if is_wanted(0) { self.encode_chat(messages, options) } else { Ok(Vec::new()) }
+    }
+    /// A number of tokens that a text has at least; see [`Text::least_tokens`].
+    fn least_tokens(&self, _text: &str, _parse_special: bool) -> usize {
+        0
+    }
     /// Tokens that end a reply.
     fn end_tokens(&self) -> &[TokenId];
     /// Size of the vocabulary.
@@ -111,6 +124,19 @@ impl Words for Text {
         options: &ChatOptions,
     ) -> Result<Vec<TokenId>, TemplateError> {
         Self::encode_chat(self, messages, options)
+    }
+
+    fn encode_chat_if(
+        &self,
+        messages: &[Value],
+        options: &ChatOptions,
+        is_wanted: &dyn Fn(usize) -> bool,
+    ) -> Result<Vec<TokenId>, TemplateError> {
+        Self::encode_chat_if(self, messages, options, is_wanted)
+    }
+
+    fn least_tokens(&self, text: &str, parse_special: bool) -> usize {
+        Self::least_tokens(self, text, parse_special)
     }
 
     fn end_tokens(&self) -> &[TokenId] {

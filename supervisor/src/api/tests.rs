@@ -4,6 +4,7 @@ mod mock;
 
 mod clients;
 mod fuzz;
+mod gate;
 mod refusals;
 mod streams;
 mod whole;

@@ -15,6 +15,7 @@ use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 use super::TextError;
+use super::bound::Bound;
 use super::escape::Escape;
 use super::pretokenizer::Pretokenizer;
 use super::vocabulary::{BYTE_LETTERS, Model, SPACE_MARK, TokenKind, Vocabulary, byte_token};
@@ -29,6 +30,7 @@ pub(super) struct Tokenizer {
     merger: BPE,
     /// `None`: all text is one word (SentencePiece).
     pretokenizer: Option<Pretokenizer>,
+    bound: Bound,
     /// Control, unknown and user-defined tokens.
     specials: Specials,
     /// User-defined tokens: they are found in any text.
@@ -52,7 +54,9 @@ impl Tokenizer {
             matches!(kind, TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined)
         })?;
         let user_defined = Specials::new(&vocabulary, |kind| kind == TokenKind::UserDefined)?;
-        Ok(Self { vocabulary, merger, pretokenizer, specials, user_defined })
+        let composes = pretokenizer.as_ref().is_some_and(|pretokenizer| pretokenizer.composes);
+        let bound = Bound::new(&vocabulary, composes);
+        Ok(Self { vocabulary, merger, pretokenizer, bound, specials, user_defined })
     }
 
     /// See [`super::Text::encode`].
@@ -89,6 +93,24 @@ impl Tokenizer {
             out.tokens.splice(0..0, self.vocabulary.bos);
         }
         out.tokens
+    }
+
+    /// How few tokens [`Tokenizer::encode`] can give.
+    pub(super) fn least(&self, text: &str, parse_special: bool) -> usize {
+        let specials = if parse_special { &self.specials } else { &self.user_defined };
+        self.least_of(text, specials, |part| self.bound.least(part))
+    }
+
+    /// How few tokens [`Tokenizer::encode_rendered`] can give.
+    pub(super) fn least_rendered(&self, rendered: &str, escape: &Escape) -> usize {
+        self.least_of(rendered, &self.specials, |part| self.bound.least(&escape.undo(part)))
+    }
+
+    fn least_of(&self, text: &str, specials: &Specials, plain: impl Fn(&str) -> usize) -> usize {
+        let mut out = Output { tokens: Vec::new(), after_special: true };
+        let mut least = 0;
+        self.encode_parts(text, specials, &mut out, |part, _| least += plain(part));
+        least + out.tokens.len()
     }
 
     /// Special tokens as such, what lies between them through `plain`.
