@@ -46,6 +46,8 @@ pub struct Gguf {
     pub tensors: Vec<TensorInfo>,
     /// Where tensor data starts, in bytes from the start of the file.
     pub data_offset: u64,
+    /// BLAKE3 of the header: two files with the same one have the same metadata and tensors.
+    pub header_digest: [u8; 32],
 }
 
 /// One entry of the tensor directory. Its bytes are known to lie inside the file.
@@ -167,7 +169,8 @@ pub fn parse(bytes: &[u8], file_len: u64) -> Result<Gguf, GgufError> {
     }
     let data_offset = (reader.at as u64).next_multiple_of(u64::from(alignment));
     check_places(&tensors, data_offset, file_len)?;
-    Ok(Gguf { version, alignment, metadata, tensors, data_offset })
+    let header_digest = *blake3::hash(&bytes[..reader.at]).as_bytes();
+    Ok(Gguf { version, alignment, metadata, tensors, data_offset, header_digest })
 }
 
 fn alignment(metadata: &Metadata) -> Result<u32, GgufError> {

@@ -88,6 +88,8 @@ pub struct CoreOptions {
     pub model_name: String,
     /// Architecture from the weight file's header.
     pub arch: String,
+    /// Digest of that header; a life that finds another one must not serve.
+    pub header_digest: [u8; 32],
 }
 
 impl fmt::Debug for CoreOptions {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use shared::config::Config;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -12,23 +13,42 @@ use crate::api::connection::{Bounds, serve};
 use crate::api::{App, control_routes, routes};
 use crate::event_loop::{Core, CoreOptions};
 use crate::exit::{Exit, StartError};
+use crate::journal::RateLimit;
 use crate::start::Ready;
 
 /// How long clients may take to receive the end of their answer once all answers have one.
 const FLUSH_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Serves until a signal says stop and the event loop has drained, or the event loop fails.
+/// Makes everything ready and serves until a signal says stop and the event loop has drained, or
+/// the event loop fails.
 ///
 /// The first SIGTERM or SIGINT lets streams finish within `drain_timeout_s`; a second ends them at
-/// once. While streams finish, new requests get a truthful 503.
+/// once. While streams finish, new requests get a truthful 503. Before anything is served, the
+/// first ends the process at once.
 ///
 /// # Errors
 ///
-/// If the system refuses signals or sockets to the runtime.
-pub async fn run(ready: Ready) -> Result<Exit, StartError> {
-    let internal =
-        |error: std::io::Error| StartError::new(Exit::Internal, format!("cannot start: {error}"));
+/// What [`Ready::new`] says, or if the system refuses signals or sockets to the runtime.
+pub async fn run(config: Config) -> Result<Exit, StartError> {
     let mut signals = Signals::new().map_err(internal)?;
+    let mut ready = tokio::task::spawn_blocking(move || Ready::new(config));
+    tokio::select! {
+        ready = &mut ready => {
+            let ready = ready.map_err(|error| internal(std::io::Error::other(error)))?;
+            serve_until_stopped(ready?, &mut signals).await
+        }
+        name = signals.stop() => {
+            tracing::info!(signal = name, "stopped before anything was served");
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+fn internal(error: std::io::Error) -> StartError {
+    StartError::new(Exit::Internal, format!("cannot start: {error}"))
+}
+
+async fn serve_until_stopped(ready: Ready, signals: &mut Signals) -> Result<Exit, StartError> {
     let listener = TcpListener::from_std(ready.listener).map_err(internal)?;
     let control = UnixListener::from_std(ready.control).map_err(internal)?;
     let (core, event_loop) = Core::start(CoreOptions {
@@ -36,6 +56,7 @@ pub async fn run(ready: Ready) -> Result<Exit, StartError> {
         vocabulary: ready.text.clone(),
         model_name: ready.model.name.clone(),
         arch: ready.model.arch.clone(),
+        header_digest: ready.header_digest,
     });
     let sessions = Arc::new(core.clone());
     let app = Arc::new(App::new(sessions, ready.text, ready.model, &ready.config));
@@ -46,7 +67,7 @@ pub async fn run(ready: Ready) -> Result<Exit, StartError> {
     let (listen, model) = (ready.config.listen, ready.config.model.display());
     tracing::info!(%listen, %model, control = %ready.control_path.display(), "serving");
 
-    let exit = until_drained(&core, event_loop, &mut signals).await;
+    let exit = until_drained(&core, event_loop, signals).await;
     drop(stop);
     flush(public, private).await;
     // The next supervisor replaces it in any case.
@@ -66,7 +87,7 @@ async fn until_drained(core: &Core, event_loop: JoinHandle<()>, signals: &mut Si
     loop {
         tokio::select! {
             ended = &mut event_loop => return judge(ended, is_stopping),
-            name = signals.next() => {
+            name = signals.stop() => {
                 tracing::info!(signal = name, again = is_stopping, "stopping");
                 is_stopping = true;
                 core.drain();
@@ -106,10 +127,14 @@ async fn flush(public: JoinHandle<()>, private: JoinHandle<()>) {
     }
 }
 
-/// The signals that mean stop.
+/// The signals that mean stop, and those that mean nothing, but by default would end the process.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
+    user_1: Signal,
+    user_2: Signal,
+    limit: RateLimit,
 }
 
 impl Signals {
@@ -117,13 +142,26 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+            user_1: signal(SignalKind::user_defined1())?,
+            user_2: signal(SignalKind::user_defined2())?,
+            limit: RateLimit::default(),
         })
     }
 
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+    /// Waits for one that means stop.
+    async fn stop(&mut self) -> &'static str {
+        loop {
+            let ignored = tokio::select! {
+                _ = self.terminate.recv() => return "SIGTERM",
+                _ = self.interrupt.recv() => return "SIGINT",
+                _ = self.hangup.recv() => "SIGHUP",
+                _ = self.user_1.recv() => "SIGUSR1",
+                _ = self.user_2.recv() => "SIGUSR2",
+            };
+            if self.limit.admit(std::time::Instant::now()).is_some() {
+                tracing::info!(signal = ignored, "a signal that means nothing here is ignored");
+            }
         }
     }
 }

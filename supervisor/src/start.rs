@@ -34,6 +34,8 @@ pub struct Ready {
     pub model: ModelCard,
     /// Text to token ids and back.
     pub text: Arc<Text>,
+    /// Digest of the weight file's header.
+    pub header_digest: [u8; 32],
     /// The API's listener, bound but not accepted from.
     pub listener: TcpListener,
     /// The control socket's.
@@ -51,7 +53,7 @@ impl Ready {
     /// The first that fails, with its exit code.
     pub fn new(config: Config) -> Result<Self, StartError> {
         raise_descriptor_limit();
-        let (model, text) = open_model(&config)?;
+        let (model, text, header_digest) = open_model(&config)?;
         find_worker(&process::program(&config))?;
         let lock = lock_state_dir(&config.state_dir)?;
         let control_path = control_socket(&environment(), &config.state_dir);
@@ -60,7 +62,16 @@ impl Ready {
             StartError::new(Exit::StateDir, format!("the control socket {place}: {error}"))
         })?;
         let listener = listen(&config)?;
-        Ok(Self { config, model, text, listener, control, control_path, _lock: lock })
+        Ok(Self {
+            config,
+            model,
+            text,
+            header_digest,
+            listener,
+            control,
+            control_path,
+            _lock: lock,
+        })
     }
 }
 
@@ -73,7 +84,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-fn open_model(config: &Config) -> Result<(ModelCard, Arc<Text>), StartError> {
+/// What the API says about the model, its text, and the digest of its header.
+fn open_model(config: &Config) -> Result<(ModelCard, Arc<Text>, [u8; 32]), StartError> {
     let file = model_file::open(&config.model)
         .map_err(|error| StartError::new(Exit::Model, error.to_string()))?;
     let in_file = |error: &dyn std::fmt::Display| {
@@ -88,7 +100,14 @@ fn open_model(config: &Config) -> Result<(ModelCard, Arc<Text>), StartError> {
         config.model_name.clone()
     };
     card.n_vocab = text.vocab_size() as u64;
-    Ok((card, Arc::new(text)))
+    if u64::from(config.context) > card.n_ctx_train {
+        tracing::warn!(
+            context = config.context,
+            model = card.n_ctx_train,
+            "`context` is longer than the model's own, which is taken instead"
+        );
+    }
+    Ok((card, Arc::new(text), file.gguf.header_digest))
 }
 
 fn describe(file: &ModelFile) -> Result<ModelCard, shared::gguf::GgufError> {
@@ -108,10 +127,14 @@ fn describe(file: &ModelFile) -> Result<ModelCard, shared::gguf::GgufError> {
 /// The file's name without its ending and without the number of a split file's part.
 fn name_of(model: &Path) -> String {
     let stem = model.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    match stem.split_once("-00001-of-") {
-        Some((name, _)) if !name.is_empty() => name.to_owned(),
-        _ => stem,
-    }
+    let is_number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let name = stem
+        .rsplit_once("-of-")
+        .filter(|(_, count)| is_number(count))
+        .and_then(|(rest, _)| rest.rsplit_once('-'))
+        .filter(|(name, part)| !name.is_empty() && is_number(part))
+        .map(|(name, _)| name.to_owned());
+    name.unwrap_or(stem)
 }
 
 /// Checks that the worker can be started at all; a bare name is looked for in `PATH`.
@@ -204,5 +227,7 @@ mod tests {
     fn models_are_named_after_their_file() {
         assert_eq!(name_of(Path::new("/m/Smol.Q4_1.gguf")), "Smol.Q4_1");
         assert_eq!(name_of(Path::new("Big-IQ3_S-00001-of-00003.gguf")), "Big-IQ3_S");
+        assert_eq!(name_of(Path::new("Big-00003-of-00003.gguf")), "Big");
+        assert_eq!(name_of(Path::new("one-of-a-kind.gguf")), "one-of-a-kind");
     }
 }

@@ -24,6 +24,7 @@ const TABLE: [Allowed; 5] = [
     Allowed {
         manifest: "worker/Cargo.toml",
         normal: &[
+            "blake3",
             "clap",
             "half",
             "kernels",

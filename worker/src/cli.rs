@@ -6,7 +6,7 @@ mod perplexity;
 pub use bench::Bench;
 pub use perplexity::Perplexity;
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use shared::fault::WorkerExit;
@@ -48,8 +48,14 @@ fn forced_instruction_set() -> Option<String> {
 }
 
 /// Writes one line of result. A reader that has gone away is no error of ours.
-fn print_line(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+fn print_line(line: &str) -> Result<(), ToolError> {
+    match writeln!(std::io::stdout(), "{line}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(ToolError {
+            exit: WorkerExit::Usage,
+            message: format!("the result cannot be written to standard output: {error}"),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Writes one line of what is going on.

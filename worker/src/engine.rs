@@ -40,11 +40,13 @@ pub struct EngineOptions {
     pub threads: u32,
     /// Instruction set to use ("portable", "avx2", "avx512"); `None` takes the best there is.
     pub instruction_set: Option<String>,
+    /// The header that the weight file must have; `None` takes any.
+    pub header_digest: Option<[u8; 32]>,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { context_len: 0, slots: 4, prefill_chunk: 512, threads: 0, instruction_set: None }
+        Self { context_len: 0, slots: 4, prefill_chunk: 512, threads: 0, instruction_set: None, header_digest: None }
     }
 }
 
@@ -84,6 +86,8 @@ pub struct ModelInfo {
     pub weight_bytes: u64,
     /// Elements of all tensors.
     pub parameters: u64,
+    /// Digest of all headers and of a sample of each tensor.
+    pub fingerprint: [u8; 32],
     /// Whether a sequence starts with the tokenizer's beginning-of-sequence token, and which.
     pub bos: Option<TokenId>,
 }
@@ -197,6 +201,11 @@ impl<B: Backend> Engine<B> {
     ) -> Result<Self, EngineError> {
         options.validate()?;
         let mut file = WeightFile::open(model)?;
+        if options.header_digest.is_some_and(|digest| digest != file.header_digest()) {
+            let what = "it is not the file that the supervisor read at its start: put that one \
+                        back, or restart the supervisor to serve this one";
+            return Err(EngineError::Invalid { path: model.to_owned(), what: what.to_owned() });
+        }
         let hyper = llama::hyperparameters(&file)?;
         let weights = llama::weights::<B>(&mut file, &hyper)?;
         let backend = B::open(&hyper, weights.rope_factors.as_deref(), options)?;
@@ -204,7 +213,8 @@ impl<B: Backend> Engine<B> {
         file.populate(progress)?;
 
         let slots = options.slots as usize;
-        let prefill_chunk = options.prefill_chunk as usize;
+        // No part is longer than the context, so no room for more is needed.
+        let prefill_chunk = options.prefill_chunk.min(info.context_len) as usize;
         Ok(Self {
             info,
             prefill_chunk,
@@ -377,6 +387,7 @@ fn model_info<B: Backend>(
         instruction_set: backend.instruction_set().to_owned(),
         weight_bytes: file.weight_bytes(),
         parameters: file.parameters(),
+        fingerprint: file.fingerprint(),
         bos: llama::bos(file)?,
     })
 }

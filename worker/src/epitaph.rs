@@ -155,12 +155,13 @@ pub fn install() {
 /// How a serving worker meets the signals that ask a process to go.
 ///
 /// SIGINT and SIGHUP from a terminal reach the whole process group; what follows is the
-/// supervisor's decision, so the worker ignores them. SIGTERM means leave, and since a worker
-/// holds nothing that must be saved, leaving is exiting.
+/// supervisor's decision, so the worker ignores them, and the signals that mean nothing. SIGTERM
+/// means leave, and since a worker holds nothing that must be saved, leaving is exiting.
 pub fn install_for_serving() {
     let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-    act(Signal::SIGINT, &ignore);
-    act(Signal::SIGHUP, &ignore);
+    for signal in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2] {
+        act(signal, &ignore);
+    }
     let leave = SigHandler::Handler(on_terminate);
     act(Signal::SIGTERM, &SigAction::new(leave, SaFlags::SA_ONSTACK, SigSet::empty()));
 }
@@ -241,7 +242,8 @@ extern "C" fn on_fatal_signal(
             _ => Origin::Process((*info).si_pid()),
         }
     };
-    if signal == libc::SIGBUS {
+    // One that a process sent is no news of the weights.
+    if signal == libc::SIGBUS && matches!(origin, Origin::Fault(_)) {
         leave(
             WorkerExit::WeightsUnreadable,
             format_args!(
@@ -254,6 +256,7 @@ extern "C" fn on_fatal_signal(
         libc::SIGSEGV => "SIGSEGV",
         libc::SIGILL => "SIGILL",
         libc::SIGFPE => "SIGFPE",
+        libc::SIGBUS => "SIGBUS",
         _ => "SIGABRT",
     };
     speak(format_args!("exit=signal signal={name} {origin}"));

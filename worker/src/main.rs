@@ -60,6 +60,7 @@ fn serve(link_fd: i32) -> ! {
     seal::name_process();
     let fate = serve::run(stream, |start, progress| {
         let options = EngineOptions {
+            header_digest: start.header_digest,
             context_len: start.context_len,
             slots: start.slots,
             prefill_chunk: start.prefill_chunk,

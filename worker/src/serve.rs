@@ -91,11 +91,13 @@ fn serve<C: Compute>(
     pulse.take_fate()?;
     warm_up(&mut engine, &mut pulse)?;
     let ready = ready(&engine);
+    let context_len = ready.context_len;
+    // As the engine bounds its own room for a pass.
     let limits = Limits {
         slots: start.slots,
-        context_len: ready.context_len,
+        context_len,
         vocab_size: ready.vocab_size,
-        prefill_chunk: start.prefill_chunk,
+        prefill_chunk: start.prefill_chunk.min(context_len),
     };
     pulse.link.queue(FromWorker::Ready(Box::new(ready)));
     let sampler = Sampler::new(&engine.info().instruction_set);
@@ -159,6 +161,7 @@ fn ready<C: Compute>(engine: &C) -> Ready {
         instruction_set: info.instruction_set.clone(),
         weight_bytes: info.weight_bytes,
         parameters: info.parameters,
+        fingerprint: info.fingerprint,
     }
 }
 

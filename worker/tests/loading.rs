@@ -5,7 +5,7 @@ mod support;
 use std::fs;
 
 use strata_worker::backend::Cpu;
-use strata_worker::engine::{Engine, EngineError, SlotIndex};
+use strata_worker::engine::{Engine, EngineError, EngineOptions, SlotIndex};
 use support::{
     F32, File, IQ4_NL, Q8_0, Random, TempDir, Value, open, options, refusal, rows_in_chunks,
 };
@@ -53,6 +53,22 @@ fn a_file_with_any_byte_of_its_header_changed_never_panics() {
         // Some changes are harmless (a name nobody reads); none may end the process.
         let _ = Engine::<Cpu>::open(&path, &options(), &mut |_, _| ());
     }
+}
+
+#[test]
+fn a_file_that_was_replaced_is_told_from_the_one_before() {
+    let dir = TempDir::new();
+    let path = dir.file("model.gguf");
+    let print = |seed: u64| {
+        File::tiny(Q8_0, seed).write(&path);
+        Engine::<Cpu>::open(&path, &options(), &mut |_, _| ()).unwrap().info().fingerprint
+    };
+    let first = print(1);
+    assert_eq!(print(1), first, "the same weights");
+    assert_ne!(print(2), first, "other weights under the same header");
+    let options = EngineOptions { header_digest: Some([1; 32]), ..options() };
+    let error = Engine::<Cpu>::open(&path, &options, &mut |_, _| ()).unwrap_err();
+    assert_says(&error.to_string(), &["model.gguf", "not the file", "restart the supervisor"]);
 }
 
 #[test]

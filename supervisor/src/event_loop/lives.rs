@@ -16,7 +16,8 @@ use crate::worker::{self, Reason};
 impl Service {
     /// Begins a life.
     pub(super) fn spawn(&mut self, incarnation: Incarnation) {
-        self.life = Some(Life::new(incarnation, self.progress_deadline(), self.now));
+        let (deadline, slots) = (self.progress_deadline(), self.config.slots);
+        self.life = Some(Life::new(incarnation, deadline, slots, self.now));
         self.launcher.launch(incarnation, self.channels.reports.clone());
         self.board.touch();
     }
@@ -34,6 +35,17 @@ impl Service {
         if let Some(life) = &mut self.life {
             life.kill();
         }
+    }
+
+    /// The process was killed long ago and is still there. Nothing can be done but to say so.
+    pub(super) fn report_unreaped(&mut self) {
+        self.board.touch();
+        tracing::warn!(
+            strata_incarnation = self.worker.incarnation.0,
+            strata_pid = self.life.as_ref().and_then(Life::pid),
+            strata_after_s = worker::UNREAPED_MAX.as_secs(),
+            "the killed worker does not end; no other is started before it does"
+        );
     }
 
     /// A process came or went. A report of an earlier life drops its handle, which kills.
@@ -87,6 +99,7 @@ impl Service {
         Start {
             protocol_version: PROTOCOL_VERSION,
             model: config.model.to_string_lossy().into_owned(),
+            header_digest: Some(self.header_digest),
             context_len: config.context,
             slots: config.slots,
             prefill_chunk: config.prefill_chunk,

@@ -60,7 +60,13 @@ impl Service {
             }
             FromWorker::Ready(ready) => self.on_ready(ready),
             FromWorker::Progress { session, position } => {
-                self.session(session)?.progressed(position)?;
+                let entry = self.session(session)?;
+                let before = entry.position();
+                entry.progressed(position)?;
+                let has_advanced = entry.position() > before;
+                if let Some(life) = self.life.as_mut().filter(|_| has_advanced) {
+                    life.shares.stepped();
+                }
                 self.made_progress();
                 Ok(())
             }
@@ -94,6 +100,10 @@ impl Service {
         if ready.context_len == 0 || ready.vocab_size == 0 {
             return Err("`Ready` without a context or a vocabulary".to_owned());
         }
+        if self.ready.as_ref().is_some_and(|known| known.fingerprint != ready.fingerprint) {
+            self.step(worker::Event::Faulted(Reason::OtherWeights));
+            return Ok(());
+        }
         let took = self.life.as_ref().map(|life| self.now.duration_since(life.started));
         tracing::info!(
             strata_incarnation = self.worker.incarnation.0,
@@ -120,6 +130,10 @@ impl Service {
         let session = self.session(id)?;
         let appended = session.tokens_arrived(position, tokens, vocab_size)?;
         self.made_progress();
+        let now = self.now.into_std();
+        if let Some(life) = &mut self.life {
+            life.shares.served(id, now);
+        }
         if appended.count == 0 {
             return Ok(());
         }
@@ -144,6 +158,9 @@ impl Service {
     fn on_ended(&mut self, id: SessionId, reason: EndReason) -> Result<(), String> {
         let session = self.session(id)?;
         let refused = session.worker_ended(reason)?;
+        if let Some(life) = &mut self.life {
+            life.shares.left(id);
+        }
         self.made_progress();
         self.is_plan_stale = true;
         match refused {

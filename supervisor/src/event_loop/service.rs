@@ -56,6 +56,7 @@ pub(super) struct Request {
 /// Everything the event loop owns.
 pub(super) struct Service {
     pub(super) config: Config,
+    pub(super) header_digest: [u8; 32],
     pub(super) vocabulary: Arc<dyn Vocabulary>,
     pub(super) end_tokens: Arc<[TokenId]>,
     pub(super) launcher: Box<dyn Launch>,
@@ -85,10 +86,11 @@ pub(super) struct Service {
 
 impl Service {
     pub(super) fn new(options: CoreOptions, launcher: Box<dyn Launch>, channels: Channels) -> Self {
-        let CoreOptions { config, vocabulary, model_name, arch } = options;
+        let CoreOptions { config, vocabulary, model_name, arch, header_digest } = options;
         let progress_deadline = Duration::from_secs_f64(config.progress_deadline_s);
         Self {
             worker: Worker::new(&config),
+            header_digest,
             end_tokens: vocabulary.end_tokens().into(),
             vocabulary,
             launcher,
@@ -165,6 +167,7 @@ impl Service {
                 Action::Spawn(incarnation) => self.spawn(incarnation),
                 Action::Leave => self.leave(),
                 Action::Kill => self.kill(),
+                Action::ReportUnreaped => self.report_unreaped(),
                 Action::FailAll { kind, message } => self.fail_all(kind, &message),
                 Action::Accept(message) => answer = Some(Ok(message)),
                 Action::Refuse(message) => answer = Some(Err(message.to_owned())),
@@ -218,6 +221,7 @@ impl Service {
         [
             self.worker.next_wake().map(Instant::from_std),
             life.and_then(|life| life.watch.due()).map(Instant::from_std),
+            life.and_then(|life| life.shares.due()).map(Instant::from_std),
             life.and_then(|life| life.end_due),
             ping,
         ]
@@ -233,7 +237,12 @@ impl Service {
         let Some(life) = &mut self.life else { return };
         let is_leaving = matches!(self.worker.state, worker::State::Recycling { .. });
         life.watch.set_owing(!is_leaving && (is_owing || life.ping.is_some()), now);
-        if life.watch.is_hung(now) {
+        let forgotten = life.shares.forgotten(now).filter(|_| !is_leaving);
+        if let Some(session) = forgotten {
+            let session = session.0;
+            tracing::warn!(strata_session = session, "the worker forgot a session");
+        }
+        if life.watch.is_hung(now) || forgotten.is_some() {
             self.step(worker::Event::Faulted(Reason::Hang));
         }
     }

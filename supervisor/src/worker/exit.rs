@@ -41,6 +41,8 @@ pub enum Reason {
     NonFinite,
     /// It was ordered away.
     Operator,
+    /// It loaded other weights than the lives before it.
+    OtherWeights,
     /// It could not be started; says why.
     Spawn(String),
 }
@@ -71,6 +73,7 @@ impl Reason {
             Self::LinkClosed => "link_closed".to_owned(),
             Self::NonFinite => "nonfinite".to_owned(),
             Self::Operator => "operator".to_owned(),
+            Self::OtherWeights => "other_weights".to_owned(),
             Self::Spawn(_) => "spawn".to_owned(),
         }
     }
@@ -82,7 +85,7 @@ impl Reason {
             Self::Hang => "hang",
             Self::NonFinite => "nonfinite",
             Self::Exited { exit: Exit::Known(WorkerExit::NonFinite), .. } => "nonfinite",
-            Self::LoadTimeout | Self::Spawn(_) => "load",
+            Self::LoadTimeout | Self::OtherWeights | Self::Spawn(_) => "load",
             Self::Exited { .. } | Self::Protocol(_) | Self::LinkClosed | Self::Operator => "crash",
         }
     }
@@ -111,9 +114,18 @@ impl Reason {
             }
             Self::Exited { .. } | Self::Hang | Self::NonFinite | Self::LinkClosed => true,
             Self::Protocol(_) => true,
-            Self::LoadTimeout | Self::Operator | Self::Spawn(_) => false,
+            Self::LoadTimeout | Self::OtherWeights | Self::Operator | Self::Spawn(_) => false,
         }
     }
+}
+
+/// What stands between a reason and the words of the worker or the system, which may hold paths.
+const DETAIL: &str = "; in detail: ";
+
+/// The part of a cause that clients may see; the operator sees all of it.
+#[must_use]
+pub fn public(cause: &str) -> &str {
+    cause.split_once(DETAIL).map_or(cause, |(public, _)| public)
 }
 
 /// Signals by which people and service managers end processes; no fault raises them.
@@ -135,7 +147,7 @@ impl fmt::Display for Reason {
                     Exit::Lost => f.write_str("it ended, nobody knows how")?,
                 }
                 if !epitaph.is_empty() {
-                    write!(f, ": {epitaph}")?;
+                    write!(f, "{DETAIL}{epitaph}")?;
                 }
                 Ok(())
             }
@@ -143,11 +155,15 @@ impl fmt::Display for Reason {
             Self::LoadTimeout => {
                 f.write_str("it read no further byte of the model within `load_deadline_s`")
             }
-            Self::Protocol(what) => write!(f, "it broke the protocol: {what}"),
+            Self::Protocol(what) => write!(f, "it broke the protocol{DETAIL}{what}"),
             Self::LinkClosed => f.write_str("it closed its link without leaving"),
             Self::NonFinite => f.write_str("it met a value that is not finite"),
             Self::Operator => f.write_str("it was ordered away"),
-            Self::Spawn(error) => write!(f, "it could not be started: {error}"),
+            Self::OtherWeights => f.write_str(
+                "the weight file is not the one that was served before: put that one back, or \
+                 restart the supervisor to serve this one",
+            ),
+            Self::Spawn(error) => write!(f, "it could not be started{DETAIL}{error}"),
         }
     }
 }
@@ -171,8 +187,25 @@ pub fn exit_name(exit: WorkerExit) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Exit, Reason};
+    use super::{Exit, Reason, public};
     use shared::fault::WorkerExit;
+
+    #[test]
+    fn clients_see_neither_paths_nor_the_workers_own_words() {
+        let secret = "cannot open /srv/models/secret.gguf".to_owned();
+        let model = Exit::Known(WorkerExit::Model);
+        for reason in [
+            Reason::Exited { exit: model, epitaph: secret.clone() },
+            Reason::Protocol(secret.clone()),
+            Reason::Spawn(secret),
+        ] {
+            let cause = format!("the worker cannot start: {reason}");
+            assert!(cause.contains("secret"));
+            assert!(!public(&cause).contains("secret"), "{cause}");
+            assert!(public(&cause).starts_with("the worker cannot start: it "), "{cause}");
+        }
+        assert_eq!(public("held by the operator"), "held by the operator");
+    }
 
     #[test]
     fn only_a_death_of_its_own_making_is_held_against_what_was_computed() {

@@ -58,10 +58,55 @@ async fn a_worker_that_breaks_the_protocol_is_replaced_and_nothing_of_it_is_show
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stream_never_goes_on_over_other_weights() {
+    let script = [Fault::AtToken(9, Die), Fault::OtherWeights, Fault::OtherWeights];
+    let service = Service::start(World::scripted(script), config());
+    service.ask(request(7, 30, 60)).await;
+    let status = service.core.status();
+    assert_eq!(status.recycles.by_reason.get("other_weights"), Some(&2), "{status:#?}");
+    assert_eq!((status.requests.finished, status.requests.failed), (1, 0));
+    service.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_idle_worker_that_answers_no_ping_is_replaced() {
     let service = Service::serving(World::scripted([Fault::Deaf]), config()).await;
     service.wait_for(|status| status.recycles.by_reason.contains_key("hang")).await;
     service.ask(request(1, 5, 5)).await;
+    service.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_the_worker_forgot_is_a_hang_though_others_go_on() {
+    let world = World::scripted([Fault::Forget(3)]);
+    world.set_step(Duration::from_millis(500));
+    let service = Service::serving(world, config()).await;
+    let core = service.core.clone();
+    let forgotten = tokio::spawn(super::harness::ask(core, request(7, 5, 50)));
+    for seed in 0..4 {
+        service.ask(request(seed, 5, 100)).await;
+    }
+    forgotten.await.unwrap();
+    let status = service.core.status();
+    assert_eq!(status.recycles.by_reason.get("hang"), Some(&1), "{status:#?}");
+    assert_eq!((status.requests.finished, status.requests.failed), (5, 0));
+    service.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_the_worker_does_not_free_is_a_hang_though_others_go_on() {
+    let world = World::scripted([Fault::KeepEnded]);
+    world.set_step(Duration::from_millis(500));
+    let service = Service::serving(world, config()).await;
+    let mut ticket = service.submit(&request(7, 5, 50)).await;
+    read(&mut ticket.readers[0], 5, 3).await;
+    drop(ticket);
+    for seed in 0..2 {
+        service.ask(request(seed, 5, 100)).await;
+    }
+    let status = service.core.status();
+    assert_eq!(status.recycles.by_reason.get("hang"), Some(&1), "{status:#?}");
+    assert_eq!((status.requests.finished, status.requests.cancelled), (2, 1));
     service.stop().await;
 }
 

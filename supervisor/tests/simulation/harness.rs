@@ -39,6 +39,7 @@ impl Service {
             vocabulary: Arc::new(Letters),
             model_name: "letters".to_owned(),
             arch: "scripted".to_owned(),
+            header_digest: [0; 32],
         };
         let (core, task) = Core::start_with(options, Box::new(world.clone()));
         Self { core, world, task }

@@ -45,8 +45,14 @@ pub(crate) enum Fault {
     StallAtProgress(u32),
     /// At its n-th token, it …
     AtToken(u32, AtToken),
+    /// It loads another weight file than the lives before.
+    OtherWeights,
     /// It never answers a ping.
     Deaf,
+    /// From its n-th token on, it gives nothing more to the session that is first then.
+    Forget(u32),
+    /// It ends nothing that it is told to end.
+    KeepEnded,
 }
 
 /// See [`Fault::AtToken`].
@@ -248,6 +254,7 @@ struct Life {
     last_ended: Option<SessionId>,
     progresses: u32,
     emitted: u32,
+    forgotten: Option<SessionId>,
     is_started: bool,
 }
 
@@ -274,6 +281,7 @@ impl Life {
             last_ended: None,
             progresses: 0,
             emitted: 0,
+            forgotten: None,
             is_started: false,
         }
     }
@@ -328,6 +336,9 @@ impl Life {
                     sequence.logged = position.index() + 1;
                 }
             }
+            ToWorker::End { session, .. } if self.fault == Fault::KeepEnded => {
+                self.forgotten = Some(session);
+            }
             ToWorker::End { session, keep } => {
                 if let Some(sequence) = self.sequences.get(&session) {
                     assert!(keep.index() <= sequence.tokens.len(), "keeps more than there is");
@@ -362,6 +373,7 @@ impl Life {
             instruction_set: "none".to_owned(),
             weight_bytes: 400,
             parameters: 100,
+            fingerprint: [u8::from(self.fault == Fault::OtherWeights); 32],
         })))
         .await;
         Ok(())
@@ -390,7 +402,7 @@ impl Life {
         let ids: Vec<SessionId> = self.sequences.keys().copied().collect();
         for id in ids {
             let sequence = self.sequences.get_mut(&id).unwrap();
-            if sequence.is_paused() {
+            if sequence.is_paused() || self.forgotten == Some(id) {
                 continue;
             }
             let length = sequence.tokens.len();
@@ -456,6 +468,9 @@ impl Life {
             self.break_at(what, id, position, token).await?;
         }
         self.tokens(self.incarnation, id, position, vec![token]).await;
+        if self.fault == Fault::Forget(self.emitted) && reason.is_none() {
+            self.forgotten = Some(id);
+        }
         if let Some(reason) = reason {
             self.end(id, length, reason).await;
         }

@@ -200,6 +200,7 @@ impl FakeWorker {
             instruction_set: "fake".to_owned(),
             weight_bytes: WEIGHT_BYTES,
             parameters: WEIGHT_BYTES,
+            fingerprint: [0; 32],
         })));
     }
 

@@ -57,6 +57,7 @@ impl Bench {
             prefill_chunk: self.prefill_chunk,
             threads: self.threads,
             instruction_set: forced_instruction_set(),
+            header_digest: None,
         };
         let mut engine = Engine::<Cpu>::open(&self.model, &options, &mut |_, _| ())?;
         let load = start.elapsed();
@@ -68,11 +69,14 @@ impl Bench {
         measure_decode(&mut engine, self.decode.min(1))?;
         let (mut prefill, mut decode) = (Vec::new(), Vec::new());
         for _ in 0..self.repeats {
-            prefill.push(rate(self.prefill, self.measure_prefill(&mut engine, self.prefill)?));
-            decode.push(rate(self.decode, measure_decode(&mut engine, self.decode)?));
+            if self.prefill > 0 {
+                prefill.push(rate(self.prefill, self.measure_prefill(&mut engine, self.prefill)?));
+            }
+            if self.decode > 0 {
+                decode.push(rate(self.decode, measure_decode(&mut engine, self.decode)?));
+            }
         }
-        self.print(&engine, load, &prefill, &decode);
-        Ok(())
+        self.print(&engine, load, &prefill, &decode)
     }
 
     /// In chunks; the logits of each chunk's last token are computed.
@@ -87,7 +91,14 @@ impl Bench {
         Ok(elapsed)
     }
 
-    fn print(&self, engine: &Engine<Cpu>, load: Duration, prefill: &[f64], decode: &[f64]) {
+    /// Of a part that was left out, the rate is null and the list of runs empty.
+    fn print(
+        &self,
+        engine: &Engine<Cpu>,
+        load: Duration,
+        prefill: &[f64],
+        decode: &[f64],
+    ) -> Result<(), ToolError> {
         let info = engine.info();
         let (prefill_median, decode_median) = (median(prefill), median(decode));
         if self.json {
@@ -109,8 +120,7 @@ impl Bench {
                 "decode_tokens_per_s": decode_median,
                 "decode_tokens_per_s_runs": decode,
             });
-            print_line(&report.to_string());
-            return;
+            return print_line(&report.to_string());
         }
         print_line(&format!(
             "{}, {} threads, {}, loaded in {:.2} s",
@@ -118,17 +128,17 @@ impl Bench {
             info.threads,
             info.instruction_set,
             load.as_secs_f64()
-        ));
+        ))?;
         let show = |what: &str, count: u32, median: Option<f64>, runs: &[f64]| {
-            let Some(median) = median else { return };
+            let Some(median) = median else { return Ok(()) };
             let low = runs.iter().copied().fold(f64::INFINITY, f64::min);
             let high = runs.iter().copied().fold(0.0, f64::max);
             print_line(&format!(
                 "{what} {count:>5} tokens: {median:>9.2} tokens/s  ({low:.2} to {high:.2})"
-            ));
+            ))
         };
-        show("prefill", self.prefill, prefill_median, prefill);
-        show("decode ", self.decode, decode_median, decode);
+        show("prefill", self.prefill, prefill_median, prefill)?;
+        show("decode ", self.decode, decode_median, decode)
     }
 }
 

@@ -92,6 +92,7 @@ impl Perplexity {
             prefill_chunk: PREFILL_CHUNK,
             threads: self.threads,
             instruction_set: forced_instruction_set(),
+            header_digest: None,
         };
         let mut engine = Engine::<Cpu>::open(&self.model, &options, &mut |_, _| ())?;
         if let Some(bos) = engine.info().bos {
@@ -107,8 +108,7 @@ impl Perplexity {
             let perplexity = score.perplexity();
             note(&format!("window {} of {n_windows}: perplexity {perplexity:.4}", index + 1));
         }
-        self.print(&engine, score, n_windows, start.elapsed().as_secs_f64());
-        Ok(())
+        self.print(&engine, score, n_windows, start.elapsed().as_secs_f64())
     }
 
     fn check(&self, engine: &Engine<Cpu>, tokens: &[TokenId]) -> Result<(), ToolError> {
@@ -175,7 +175,13 @@ impl Perplexity {
             .map_err(|_| ToolError::usage(format!("{TOKENIZER} tokenize wrote no token ids")))
     }
 
-    fn print(&self, engine: &Engine<Cpu>, score: Score, n_windows: usize, elapsed_s: f64) {
+    fn print(
+        &self,
+        engine: &Engine<Cpu>,
+        score: Score,
+        n_windows: usize,
+        elapsed_s: f64,
+    ) -> Result<(), ToolError> {
         let info = engine.info();
         let (perplexity, error) = (score.perplexity(), score.error());
         if self.json {
@@ -191,11 +197,10 @@ impl Perplexity {
                 "instruction_set": info.instruction_set,
                 "elapsed_s": elapsed_s,
             });
-            print_line(&report.to_string());
-            return;
+            return print_line(&report.to_string());
         }
         let count = score.count;
-        print_line(&format!("perplexity {perplexity:.4} +/- {error:.4}, {count} tokens scored"));
+        print_line(&format!("perplexity {perplexity:.4} +/- {error:.4}, {count} tokens scored"))
     }
 }
 

@@ -9,7 +9,6 @@ use kernels::cpu::sample::{
 };
 use kernels::isa::Isa;
 use shared::ids::TokenId;
-use shared::limits::{LOGIT_BIAS_MAX, TOP_LOGPROBS_MAX};
 use shared::protocol::{Logprobs, Sampled, Sampling};
 
 /// Sampling settings that were judged good.
@@ -27,8 +26,7 @@ impl Settings {
     ///
     /// Names the setting and the range it must lie in.
     pub fn new(sampling: &Sampling, vocab_size: u32) -> Result<Self, String> {
-        check_numbers(sampling)?;
-        check_counts(sampling, vocab_size)?;
+        sampling.check(vocab_size)?;
         let bias = |&(token, bias): &(TokenId, f32)| (token.0, bias);
         let params = SampleParams {
             seed: sampling.seed,
@@ -44,49 +42,6 @@ impl Settings {
             n_logprobs: sampling.logprobs.map(|count| count as usize),
         };
         Ok(Self { params, penalty_last_n: sampling.penalty_last_n as usize })
-    }
-}
-
-fn check_numbers(sampling: &Sampling) -> Result<(), String> {
-    let Sampling { temperature, top_p, min_p, repeat_penalty, .. } = *sampling;
-    let numbers = [
-        ("temperature", temperature, "0 or more", temperature >= 0.0),
-        ("top_p", top_p, "above 0 and at most 1", top_p > 0.0 && top_p <= 1.0),
-        ("min_p", min_p, "from 0 to 1", (0.0..=1.0).contains(&min_p)),
-        ("repeat_penalty", repeat_penalty, "above 0", repeat_penalty > 0.0),
-        ("frequency_penalty", sampling.frequency_penalty, "finite", true),
-        ("presence_penalty", sampling.presence_penalty, "finite", true),
-    ];
-    match numbers.iter().find(|(_, value, _, is_good)| !(value.is_finite() && *is_good)) {
-        None => Ok(()),
-        Some((name, value, range, _)) => {
-            Err(format!("sampling: {name} is {value}; it must be {range}"))
-        }
-    }
-}
-
-fn check_counts(sampling: &Sampling, vocab_size: u32) -> Result<(), String> {
-    let entries = sampling.logit_bias.len();
-    if entries > LOGIT_BIAS_MAX {
-        return Err(format!(
-            "sampling: logit_bias has {entries} entries; the limit is {LOGIT_BIAS_MAX}"
-        ));
-    }
-    for (token, bias) in &sampling.logit_bias {
-        if !bias.is_finite() {
-            return Err(format!("sampling: the logit_bias of token {token} is {bias}"));
-        }
-        if token.0 >= vocab_size {
-            return Err(format!(
-                "sampling: logit_bias names token {token}, outside the vocabulary of {vocab_size}"
-            ));
-        }
-    }
-    match sampling.logprobs {
-        Some(count) if count > TOP_LOGPROBS_MAX => {
-            Err(format!("sampling: logprobs is {count}; the limit is {TOP_LOGPROBS_MAX}"))
-        }
-        _ => Ok(()),
     }
 }
 

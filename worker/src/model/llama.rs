@@ -9,6 +9,7 @@ use kernels::cpu::kv::Heads;
 use shared::gguf::{GgufError, Metadata};
 use shared::ids::TokenId;
 use shared::limits::{CONTEXT_LEN_MAX, VOCAB_SIZE_MAX};
+use shared::model_files::check_architecture;
 
 use super::parts::{invalid, refused};
 use super::{Hyperparameters, Layer, Linear, MappedMatrix, WeightFile, Weights};
@@ -28,7 +29,7 @@ const ROPE_BASE_DEFAULT: f64 = 10_000.0;
 /// Reads and checks the hyperparameters.
 pub(crate) fn hyperparameters(file: &WeightFile) -> Result<Hyperparameters, EngineError> {
     let path = file.path();
-    check_arch(&file.metadata).map_err(|what| invalid(path, what))?;
+    check_architecture(&file.metadata).map_err(|what| invalid(path, what))?;
     let sizes = Sizes { metadata: &file.metadata };
     let read = sizes.read(vocab_size(file)?);
     let hyper = read.map_err(|what| invalid(path, what))?;
@@ -58,25 +59,6 @@ pub(crate) fn bos(file: &WeightFile) -> Result<Option<TokenId>, EngineError> {
         Ok(metadata.u32("tokenizer.ggml.bos_token_id")?.or(default).map(TokenId))
     };
     read().map_err(|error| refused(file.path(), &error))
-}
-
-fn check_arch(metadata: &Metadata) -> Result<(), String> {
-    let arch = metadata.str("general.architecture").map_err(|error| error.to_string())?;
-    let Some(arch) = arch else {
-        return Err("metadata key `general.architecture` is missing".to_owned());
-    };
-    if arch != ARCH {
-        return Err(format!(
-            "its architecture is `{arch}`; this build computes `{ARCH}` models only"
-        ));
-    }
-    let experts = metadata.u32("llama.expert_count").map_err(|error| error.to_string())?;
-    match experts {
-        None | Some(0) => Ok(()),
-        Some(count) => Err(format!(
-            "it is a mixture of {count} experts; this build computes dense `{ARCH}` models only"
-        )),
-    }
 }
 
 /// The vocabulary is what the embedding has rows for.

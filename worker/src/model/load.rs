@@ -22,6 +22,9 @@ use crate::engine::EngineError;
 /// Bytes brought into memory between two calls of the progress callback.
 const POPULATE_BYTES: usize = 16 << 20;
 
+/// Bytes of each end of a tensor that go into the fingerprint.
+const SAMPLE_BYTES: usize = 4096;
+
 /// All parts of a model, mapped, with one directory of their tensors.
 #[derive(Debug)]
 pub(crate) struct WeightFile {
@@ -36,6 +39,7 @@ struct MappedPart {
     path: PathBuf,
     map: Arc<Mmap>,
     data_offset: usize,
+    header_digest: [u8; 32],
 }
 
 #[derive(Debug)]
@@ -91,6 +95,7 @@ impl WeightFile {
         let map = map(&part)?;
         let data_offset = usize::try_from(part.header.data_offset)
             .expect("the header was read, so it fits the address space");
+        let header_digest = part.header.header_digest;
         for info in part.header.tensors {
             let name = info.name.clone();
             let entry = Entry { part: index, info, is_taken: false };
@@ -99,13 +104,38 @@ impl WeightFile {
                 return Err(invalid(&part.path, what));
             }
         }
-        self.parts.push(MappedPart { path: part.path, map: Arc::new(map), data_offset });
+        let (path, map) = (part.path, Arc::new(map));
+        self.parts.push(MappedPart { path, map, data_offset, header_digest });
         Ok(())
     }
 
     /// The first part's path, for messages about the model as a whole.
     pub(crate) fn path(&self) -> &Path {
         &self.parts[0].path
+    }
+
+    /// Digest of the first part's header.
+    pub(crate) fn header_digest(&self) -> [u8; 32] {
+        self.parts[0].header_digest
+    }
+
+    /// Digest of all headers and of both ends of each tensor. Whole weights are not read for it;
+    /// another training or another quantization differs in these places too.
+    pub(crate) fn fingerprint(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        for part in &self.parts {
+            hasher.update(&part.header_digest);
+        }
+        for entry in self.directory.values() {
+            let part = &self.parts[entry.part];
+            let (offset, size) = (entry.info.offset, entry.info.size);
+            let in_memory = "the header was checked against the file, which was mapped whole";
+            let start = part.data_offset + usize::try_from(offset).expect(in_memory);
+            let bytes = &part.map[start..][..usize::try_from(size).expect(in_memory)];
+            let sample = bytes.len().min(SAMPLE_BYTES);
+            hasher.update(&bytes[..sample]).update(&bytes[bytes.len() - sample..]);
+        }
+        *hasher.finalize().as_bytes()
     }
 
     /// Bytes of all tensors.

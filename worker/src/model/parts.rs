@@ -8,7 +8,8 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use shared::gguf::{self, Gguf, GgufError};
-use shared::limits::{GGUF_HEADER_BYTES_MAX, GGUF_PARTS_MAX};
+use shared::limits::GGUF_HEADER_BYTES_MAX;
+use shared::model_files;
 
 use crate::engine::EngineError;
 
@@ -35,87 +36,26 @@ pub(super) fn invalid(path: &Path, what: impl Into<String>) -> EngineError {
 /// Opens the file, and if it is part of a split one, all others in order.
 pub(super) fn open_all(path: &Path) -> Result<Vec<Part>, EngineError> {
     let given = open_part(path)?;
-    let count = split_number(&given, "split.count")?.unwrap_or(1);
-    if count <= 1 {
+    let in_given = |what| invalid(path, what);
+    let paths = model_files::part_paths(path, &given.header.metadata).map_err(in_given)?;
+    if paths.len() == 1 {
         return Ok(vec![given]);
     }
-    if count > GGUF_PARTS_MAX {
-        let what = format!("it says it has {count} parts, more than the limit of {GGUF_PARTS_MAX}");
-        return Err(invalid(path, what));
-    }
-    let Some(stem) = split_stem(path, count) else {
-        return Err(invalid(
-            path,
-            format!(
-                "it is one of {count} parts, so its name must end in \
-                 `-00001-of-{count:05}.gguf` (with its own number) for the others to be found"
-            ),
-        ));
-    };
+    let count = paths.len();
     let mut parts = Vec::with_capacity(count);
-    for number in 0..count {
-        parts.push(open_numbered(path, &stem, number, count)?);
+    for (index, path) in paths.iter().enumerate() {
+        if !path.exists() {
+            return Err(cannot_open(path, format!("part {} of {count} is missing", index + 1)));
+        }
+        let part = open_part(path)?;
+        model_files::check_part(&part.header.metadata, index, count)
+            .map_err(|what| invalid(path, what))?;
+        parts.push(part);
     }
-    check_tensor_count(&parts)?;
+    let present = parts.iter().map(|part| part.header.tensors.len()).sum();
+    model_files::check_tensor_count(&parts[0].header.metadata, present)
+        .map_err(|what| invalid(&parts[0].path, what))?;
     Ok(parts)
-}
-
-/// Part `number` (from 0) of `count`.
-fn open_numbered(
-    given: &Path,
-    stem: &str,
-    number: usize,
-    count: usize,
-) -> Result<Part, EngineError> {
-    let name = format!("{stem}-{:05}-of-{count:05}.gguf", number + 1);
-    let path = given.with_file_name(name);
-    if !path.exists() {
-        let what = format!("part {} of {count} is missing", number + 1);
-        return Err(cannot_open(&path, what));
-    }
-    let part = open_part(&path)?;
-    let own_number = split_number(&part, "split.no")?;
-    let own_count = split_number(&part, "split.count")?;
-    if own_number != Some(number) || own_count != Some(count) {
-        let shown = |value: Option<usize>| value.map_or("none".to_owned(), |v| v.to_string());
-        return Err(invalid(
-            &path,
-            format!(
-                "its name says part {} of {count}, its metadata say `split.no` {} (from 0) of \
-                 `split.count` {}",
-                number + 1,
-                shown(own_number),
-                shown(own_count)
-            ),
-        ));
-    }
-    Ok(part)
-}
-
-fn check_tensor_count(parts: &[Part]) -> Result<(), EngineError> {
-    let first = &parts[0];
-    let present: usize = parts.iter().map(|part| part.header.tensors.len()).sum();
-    match split_number(first, "split.tensors.count")? {
-        Some(announced) if announced != present => Err(invalid(
-            &first.path,
-            format!("`split.tensors.count` is {announced}, but the parts hold {present} tensors"),
-        )),
-        _ => Ok(()),
-    }
-}
-
-fn split_number(part: &Part, key: &str) -> Result<Option<usize>, EngineError> {
-    let value = part.header.metadata.u32(key).map_err(|error| refused(&part.path, &error))?;
-    Ok(value.map(|value| value as usize))
-}
-
-/// The name of a split file up to `-00001-of-0000N.gguf`.
-fn split_stem(path: &Path, count: usize) -> Option<String> {
-    let name = path.file_name()?.to_str()?;
-    let rest = name.strip_suffix(&format!("-of-{count:05}.gguf"))?;
-    let (stem, number) = rest.rsplit_once('-')?;
-    let is_number = number.len() == 5 && number.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| stem.to_owned())
 }
 
 fn open_part(path: &Path) -> Result<Part, EngineError> {
@@ -180,21 +120,4 @@ fn read_more(
 
 pub(super) fn refused(path: &Path, error: &GgufError) -> EngineError {
     invalid(path, error.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::split_stem;
-
-    #[test]
-    fn the_stem_of_a_split_name_is_found_only_in_a_split_name() {
-        let stem = |name: &str, count| split_stem(Path::new(name), count);
-        assert_eq!(stem("a/m-00002-of-00003.gguf", 3).as_deref(), Some("m"));
-        assert_eq!(stem("a/m-q8-00001-of-00012.gguf", 12).as_deref(), Some("m-q8"));
-        assert_eq!(stem("a/m-00002-of-00003.gguf", 4), None);
-        assert_eq!(stem("a/m-2-of-00003.gguf", 3), None);
-        assert_eq!(stem("a/m.gguf", 3), None);
-    }
 }

@@ -49,6 +49,7 @@ impl Fake {
             instruction_set: "none".into(),
             weight_bytes: 0,
             parameters: 0,
+            fingerprint: [0; 32],
             bos: None,
         };
         Self { info, slots: vec![Vec::new(); start.slots as usize], trick }
@@ -200,6 +201,7 @@ fn start() -> Start {
     Start {
         protocol_version: PROTOCOL_VERSION,
         model: "none".into(),
+        header_digest: None,
         context_len: 256,
         slots: 2,
         prefill_chunk: 32,

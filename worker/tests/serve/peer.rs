@@ -178,6 +178,7 @@ pub(crate) fn start(model: &str) -> Start {
     Start {
         protocol_version: PROTOCOL_VERSION,
         model: model.into(),
+        header_digest: None,
         context_len: 1024,
         slots: 4,
         prefill_chunk: 128,
