@@ -6,6 +6,7 @@
 pub mod budget;
 pub mod exit;
 pub mod link;
+mod orders;
 pub mod process;
 mod stderr;
 pub mod watch;
@@ -34,12 +35,15 @@ pub use exit::Reason;
 ///     │             Recycling ◄───────────┴───────────────────────────────┘
 ///     │                │  ▲                (a process that exits by itself
 ///     │   Exited       │  │                 takes the same ways out)
-///     │                │  └ kill_at passed: Kill
+///     │                │  └ patience over: Kill, then a report that it does not end
 ///     ├── stopping ────┤
 ///     │                ├── budget allows ──► Starting
 ///     │                ├── budget says wait ──► BackingOff ── until ──► Starting
-///     └────────────────┴── ordered, or useless to retry ──► Held ── Release ──► Starting
+///     └────────────────┴── ordered ──► Held ── Release ──► Starting
 /// ```
+///
+/// A hold or a stop that waits for sessions goes through `Starting` and `BackingOff` too, until
+/// they are over or its deadline has passed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum State {
     /// There is no process and none is wanted: before the begin and after the stop.
@@ -75,8 +79,8 @@ pub enum State {
         served: Duration,
         /// Whether it was never ready.
         while_loading: bool,
-        /// When to kill it; `None` once that was done.
-        kill_at: Option<Instant>,
+        /// What is done if it goes on.
+        patience: Patience,
     },
     /// There is no process; the next is started at a time.
     BackingOff {
@@ -87,10 +91,8 @@ pub enum State {
     },
     /// There is no process, and none is started without an order.
     Held {
-        /// Who or what holds it.
+        /// Who holds it.
         cause: String,
-        /// Whether an operator did.
-        by_operator: bool,
     },
 }
 
@@ -109,6 +111,21 @@ impl State {
         }
     }
 }
+
+/// What follows when a process that is to end does not. No other is started beside it: it may
+/// still hold the device's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// It is killed at that time.
+    KillAt(Instant),
+    /// It was killed, and is reported if it is there at that time.
+    ReportAt(Instant),
+    /// It was killed, and does not end: the kernel waits for something, most likely a device.
+    Spent,
+}
+
+/// How long a killed process may take to end before it is reported.
+pub const UNREAPED_MAX: Duration = Duration::from_secs(2 * WORKER_LEAVE_MAX.as_secs());
 
 /// What is to become of the service when the present process has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,8 +178,6 @@ pub enum Event {
     Tick {
         /// Sessions that occupy a slot in the worker.
         owned: usize,
-        /// Sessions that are not over.
-        live: usize,
     },
 }
 
@@ -175,6 +190,8 @@ pub enum Action {
     Leave,
     /// Kill the process.
     Kill,
+    /// Tell the operator that the killed process does not end.
+    ReportUnreaped,
     /// End every live session with this failure.
     FailAll {
         /// Its kind, as the API names it.
@@ -201,11 +218,13 @@ pub struct Worker {
     pub budget: Budget,
     /// Whether any life was ever ready.
     pub has_served: bool,
+    /// Sessions that are not over, as the event loop counted them for the present step.
+    pub live: usize,
+    /// Until when a hold or a stop waits for them.
+    drain_by: Option<Instant>,
     load_deadline: Duration,
     drain_timeout: Duration,
 }
-
-const STOPPING: &str = "the service is stopping; send the request again later";
 
 impl Worker {
     /// Before the first life.
@@ -217,6 +236,8 @@ impl Worker {
             intent: Intent::Run,
             budget: Budget::new(budget::Limits::from(config)),
             has_served: false,
+            live: 0,
+            drain_by: None,
             load_deadline: Duration::from_secs_f64(config.load_deadline_s),
             drain_timeout: Duration::from_secs_f64(config.drain_timeout_s),
         }
@@ -250,9 +271,9 @@ impl Worker {
             Event::Recycle { now: at_once } => self.on_recycle(at_once, now, &mut actions),
             Event::Hold => self.on_hold(now, &mut actions),
             Event::Release => self.on_release(now, &mut actions),
-            Event::Stop { deadline } => self.on_stop(deadline, &mut actions),
+            Event::Stop { deadline } => self.on_stop(deadline, now, &mut actions),
             Event::StopNow => self.on_stop_now(now, &mut actions),
-            Event::Tick { owned, live } => self.on_tick(owned, live, now, &mut actions),
+            Event::Tick { owned } => self.on_tick(owned, now, &mut actions),
         }
         actions
     }
@@ -294,17 +315,24 @@ impl Worker {
     /// When `Tick` matters next, apart from work that comes or goes.
     #[must_use]
     pub fn next_wake(&self) -> Option<Instant> {
+        let drain_by = self.drain_by.filter(|_| self.intent != Intent::Run && self.live > 0);
+        [self.state_wake(), drain_by].into_iter().flatten().min()
+    }
+
+    fn state_wake(&self) -> Option<Instant> {
         match &self.state {
             State::Absent | State::Serving { .. } | State::Held { .. } => None,
             State::Starting { last_rise, .. } => Some(*last_rise + self.load_deadline),
             State::Draining { deadline, .. } => Some(*deadline),
-            State::Recycling { kill_at, .. } => *kill_at,
+            State::Recycling { patience, .. } => match patience {
+                Patience::KillAt(at) | Patience::ReportAt(at) => Some(*at),
+                Patience::Spent => None,
+            },
             State::BackingOff { until, .. } => Some(*until),
         }
     }
 
     fn spawn(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        self.intent = Intent::Run;
         self.incarnation = self.incarnation.next();
         self.state = State::Starting { since: now, last_rise: now, done_bytes: 0, total_bytes: 0 };
         actions.push(Action::Spawn(self.incarnation));
@@ -320,19 +348,19 @@ impl Worker {
 
     fn kill(&mut self, reason: Reason, now: Instant, actions: &mut Vec<Action>) {
         actions.push(Action::Kill);
-        self.recycling(reason, None, now);
+        self.recycling(reason, Patience::ReportAt(now + UNREAPED_MAX), now);
     }
 
     fn leave(&mut self, now: Instant, actions: &mut Vec<Action>) {
         actions.push(Action::Leave);
-        self.recycling(Reason::Operator, Some(now + WORKER_LEAVE_MAX), now);
+        self.recycling(Reason::Operator, Patience::KillAt(now + WORKER_LEAVE_MAX), now);
     }
 
     /// The process is ending. The first reason stays.
-    fn recycling(&mut self, reason: Reason, kill_at: Option<Instant>, now: Instant) {
+    fn recycling(&mut self, reason: Reason, patience: Patience, now: Instant) {
         let served = self.served(now);
         let (reason, while_loading) = self.loss(reason);
-        self.state = State::Recycling { reason, served, while_loading, kill_at };
+        self.state = State::Recycling { reason, served, while_loading, patience };
     }
 
     fn on_loading(&mut self, done: u64, total: u64, now: Instant, actions: &mut Vec<Action>) {
@@ -355,7 +383,10 @@ impl Worker {
         match self.state {
             State::Starting { .. } => {
                 self.has_served = true;
-                self.state = State::Serving { since: now };
+                self.state = match self.drain_by.filter(|_| self.intent != Intent::Run) {
+                    Some(deadline) => State::Draining { since: now, deadline },
+                    None => State::Serving { since: now },
+                };
             }
             State::Serving { .. } | State::Draining { .. } => {
                 self.on_fault(Reason::protocol("`Ready` twice"), now, actions);
@@ -369,7 +400,7 @@ impl Worker {
             State::Starting { .. } | State::Serving { .. } | State::Draining { .. } => {
                 if reason == Reason::NonFinite {
                     // It leaves by itself, with an epitaph worth waiting for.
-                    self.recycling(reason, Some(now + WORKER_LEAVE_MAX), now);
+                    self.recycling(reason, Patience::KillAt(now + WORKER_LEAVE_MAX), now);
                 } else {
                     self.kill(reason, now, actions);
                 }
@@ -381,150 +412,38 @@ impl Worker {
     fn after_exit(&mut self, exit: Reason, now: Instant, actions: &mut Vec<Action>) {
         let served = self.served(now);
         let (reason, while_loading) = self.loss(exit);
-        match self.intent {
-            Intent::Stop => {
-                self.state = State::Absent;
-                actions.push(fail_all("shutdown", STOPPING));
-            }
-            Intent::Hold => self.hold("held by the operator", true, actions),
-            Intent::Run if reason == Reason::Operator => self.spawn(now, actions),
-            Intent::Run if while_loading && reason.is_permanent() => {
-                let cause = format!("the worker cannot start: {reason}");
-                self.hold(&cause, false, actions);
-            }
-            Intent::Run => {
-                let delay = self.budget.failed(served);
-                if self.budget.is_degraded() {
-                    let failures = self.budget.failures();
-                    let message =
-                        format!("the worker failed {failures} times in a row; last: {reason}");
-                    let kind = if while_loading { "load" } else { reason.failure_kind() };
-                    actions.push(fail_all(kind, &message));
-                }
-                if delay.is_zero() {
-                    self.spawn(now, actions);
-                } else {
-                    self.state =
-                        State::BackingOff { until: now + delay, cause: reason.to_string() };
-                }
-            }
-        }
-    }
-
-    fn hold(&mut self, cause: &str, by_operator: bool, actions: &mut Vec<Action>) {
-        actions.push(fail_all("held", cause));
-        self.state = State::Held { cause: cause.to_owned(), by_operator };
-    }
-
-    fn on_recycle(&mut self, at_once: bool, now: Instant, actions: &mut Vec<Action>) {
-        match (self.intent, &self.state) {
-            (Intent::Stop, _) => actions.push(Action::Refuse("the service is stopping")),
-            (Intent::Hold, _) | (_, State::Held { by_operator: true, .. }) => {
-                actions.push(Action::Refuse("the worker is held; `release` starts it again"));
-            }
-            (Intent::Run, State::Absent | State::BackingOff { .. } | State::Held { .. }) => {
-                actions.push(Action::Accept("a worker is being started"));
-                self.spawn(now, actions);
-            }
-            (Intent::Run, State::Recycling { .. }) => {
-                actions.push(Action::Accept("the worker is being replaced already"));
-            }
-            (Intent::Run, State::Serving { since }) if !at_once => {
-                actions.push(Action::Accept("the worker is replaced when what runs is finished"));
-                let since = *since;
-                self.state = State::Draining { since, deadline: now + self.drain_timeout };
-            }
-            (Intent::Run, State::Draining { .. }) if !at_once => {
-                actions.push(Action::Accept("the worker is draining already"));
-            }
-            (Intent::Run, _) => {
-                actions.push(Action::Accept("the worker is replaced now; its streams go on"));
-                self.kill(Reason::Operator, now, actions);
-            }
-        }
-    }
-
-    fn on_hold(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        if self.intent == Intent::Stop {
-            actions.push(Action::Refuse("the service is stopping"));
-            return;
-        }
-        self.intent = Intent::Hold;
-        match &self.state {
-            State::Absent | State::BackingOff { .. } | State::Held { .. } => {
-                actions.push(Action::Accept("the worker is held"));
-                self.hold("held by the operator", true, actions);
-            }
-            State::Starting { .. } => {
-                actions.push(Action::Accept("the worker is stopped and held"));
-                self.kill(Reason::Operator, now, actions);
-            }
-            State::Serving { since } => {
-                actions.push(Action::Accept("the worker is held when what runs is finished"));
-                let since = *since;
-                self.state = State::Draining { since, deadline: now + self.drain_timeout };
-            }
-            State::Draining { .. } | State::Recycling { .. } => {
-                actions.push(Action::Accept("the worker is held when what runs is finished"));
-            }
-        }
-    }
-
-    fn on_release(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        match (self.intent, &self.state) {
-            (Intent::Stop, _) => actions.push(Action::Refuse("the service is stopping")),
-            (_, State::Held { .. } | State::BackingOff { .. }) => {
-                actions.push(Action::Accept("a worker is being started"));
-                self.spawn(now, actions);
-            }
-            (Intent::Hold, State::Draining { since, .. }) => {
-                actions.push(Action::Accept("the worker goes on"));
-                self.intent = Intent::Run;
-                let since = *since;
-                self.state = State::Serving { since };
-            }
-            (Intent::Hold, _) => {
-                actions.push(Action::Accept("the next worker is started when this one is gone"));
-                self.intent = Intent::Run;
-            }
-            (Intent::Run, _) => actions.push(Action::Refuse("the worker is not held")),
-        }
-    }
-
-    fn on_stop(&mut self, by: Instant, actions: &mut Vec<Action>) {
-        self.intent = Intent::Stop;
-        match &self.state {
-            State::Absent | State::BackingOff { .. } | State::Held { .. } => {
-                self.state = State::Absent;
-                actions.push(fail_all("shutdown", STOPPING));
-            }
-            State::Serving { since } | State::Draining { since, .. } => {
-                let since = *since;
-                self.state = State::Draining { since, deadline: by };
-            }
-            // A session that waits for this start could not be finished in any stated time.
-            State::Starting { .. } | State::Recycling { .. } => {
-                actions.push(fail_all("shutdown", STOPPING));
-            }
-        }
-    }
-
-    fn on_stop_now(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        self.intent = Intent::Stop;
-        actions.push(fail_all("shutdown", STOPPING));
-        if self.has_process() {
-            self.kill(Reason::Operator, now, actions);
+        if self.is_drained(now) {
+            self.conclude(actions);
+        } else if reason == Reason::Operator {
+            self.spawn(now, actions);
         } else {
-            self.state = State::Absent;
+            // Also what would end so again as the files are now: they may be put right.
+            let delay = self.budget.failed(served);
+            if self.budget.is_degraded() {
+                let failures = self.budget.failures();
+                let message =
+                    format!("the worker failed {failures} times in a row; last: {reason}");
+                let kind = if while_loading { "load" } else { reason.failure_kind() };
+                actions.push(fail_all(kind, &message));
+            }
+            if self.budget.is_degraded() && self.intent != Intent::Run {
+                self.conclude(actions);
+            } else if delay.is_zero() {
+                self.spawn(now, actions);
+            } else {
+                self.state = State::BackingOff { until: now + delay, cause: reason.to_string() };
+            }
         }
     }
 
-    fn on_tick(&mut self, owned: usize, live: usize, now: Instant, actions: &mut Vec<Action>) {
+    fn on_tick(&mut self, owned: usize, now: Instant, actions: &mut Vec<Action>) {
+        let is_drained = self.is_drained(now);
+        if is_drained && self.live > 0 && self.has_process() {
+            self.fail_late(actions);
+        }
         match &mut self.state {
             State::Absent | State::Serving { .. } | State::Held { .. } => {}
-            State::Starting { .. } if self.intent == Intent::Stop => {
-                self.kill(Reason::Operator, now, actions);
-            }
+            State::Starting { .. } if is_drained => self.kill(Reason::Operator, now, actions),
             State::Starting { last_rise, .. } => {
                 if now >= *last_rise + self.load_deadline {
                     self.kill(Reason::LoadTimeout, now, actions);
@@ -535,24 +454,22 @@ impl Worker {
                 match self.intent {
                     Intent::Run if owned == 0 => self.leave(now, actions),
                     Intent::Run if is_late => self.kill(Reason::Operator, now, actions),
-                    Intent::Hold | Intent::Stop if live == 0 => self.leave(now, actions),
-                    Intent::Hold if is_late => {
-                        actions.push(fail_all("held", "held by the operator"));
-                        self.leave(now, actions);
-                    }
-                    Intent::Stop if is_late => {
-                        actions.push(fail_all("shutdown", STOPPING));
-                        self.leave(now, actions);
-                    }
+                    Intent::Hold | Intent::Stop if is_drained => self.leave(now, actions),
                     _ => {}
                 }
             }
-            State::Recycling { kill_at, .. } => {
-                if kill_at.is_some_and(|at| now >= at) {
-                    *kill_at = None;
+            State::Recycling { patience, .. } => match *patience {
+                Patience::KillAt(at) if now >= at => {
+                    *patience = Patience::ReportAt(now + UNREAPED_MAX);
                     actions.push(Action::Kill);
                 }
-            }
+                Patience::ReportAt(at) if now >= at => {
+                    *patience = Patience::Spent;
+                    actions.push(Action::ReportUnreaped);
+                }
+                _ => {}
+            },
+            State::BackingOff { .. } if is_drained => self.conclude(actions),
             State::BackingOff { until, .. } => {
                 if now >= *until {
                     self.spawn(now, actions);

@@ -9,7 +9,7 @@ use super::service::{Request, Service};
 use super::{Control, ControlReply, NewRequest, Rejection, Ticket};
 use crate::session::log::{self, Failure, LogReader, Outcome};
 use crate::session::{NewSession, Session};
-use crate::worker::{self, Intent, Reason, State};
+use crate::worker::{self, Intent, State};
 
 /// Bounds of `Retry-After`, in seconds.
 const RETRY_AFTER_MAX: f64 = 60.0;
@@ -159,10 +159,11 @@ impl Service {
     /// Tells the worker to end a session where its log ends.
     pub(super) fn tell_end(&mut self, id: SessionId) {
         let keep = self.sessions[&id].length();
-        let Some(life) = &self.life else { return };
-        if life.send(ToWorker::End { session: id, keep }).is_err() {
-            self.step(worker::Event::Faulted(Reason::Hang));
-        }
+        let now = self.now.into_std();
+        let Some(life) = &mut self.life else { return };
+        // Its end is owed from now on.
+        life.shares.owe(id, now);
+        self.send(ToWorker::End { session: id, keep });
     }
 
     /// Ends every live session with a failure.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::worker::exit::Exit;
 use crate::worker::link::{Link, Unsendable};
 use crate::worker::process::Kill;
-use crate::worker::watch::Watch;
+use crate::worker::watch::{Shares, Watch};
 
 use shared::fault::NonFinite;
 
@@ -26,6 +26,8 @@ pub(super) struct Life {
     pub(super) handle: Option<Box<dyn Kill>>,
     /// Sessions and pings it owes answers to.
     pub(super) watch: Watch,
+    /// What it owes to each session.
+    pub(super) shares: Shares,
     /// The ping under way.
     pub(super) ping: Option<u64>,
     pub(super) pings: u64,
@@ -42,13 +44,19 @@ pub(super) struct Life {
 }
 
 impl Life {
-    pub(super) fn new(incarnation: Incarnation, progress_deadline: Duration, now: Instant) -> Self {
+    pub(super) fn new(
+        incarnation: Incarnation,
+        progress_deadline: Duration,
+        slots: u32,
+        now: Instant,
+    ) -> Self {
         Self {
             incarnation,
             started: now,
             link: None,
             handle: None,
             watch: Watch::new(progress_deadline),
+            shares: Shares::new(progress_deadline, slots),
             ping: None,
             pings: 0,
             ping_due: now,
@@ -76,9 +84,14 @@ impl Life {
         self.handle = Some(handle);
     }
 
+    /// Whether a sign of the end was seen, and the other is awaited.
+    pub(super) fn is_ending(&self) -> bool {
+        self.exit.is_some() || self.is_link_closed || self.end_due.is_some()
+    }
+
     /// Puts a message into the outbox.
     pub(super) fn send(&self, message: ToWorker) -> Result<(), Unsendable> {
-        self.link.as_ref().ok_or(Unsendable)?.send(message)
+        self.link.as_ref().ok_or(Unsendable::Closed)?.send(message)
     }
 
     pub(super) fn pid(&self) -> Option<u32> {

@@ -11,7 +11,7 @@ use crate::status::{
     LastFailure, Loading, ModelStatus, Recycles, Requests, ServiceState, Status, StatusCell,
     Tokens, WorkerStatus,
 };
-use crate::worker::{Intent, Reason, State, Worker};
+use crate::worker::{Intent, Patience, Reason, State, Worker};
 
 /// The counters, and the cell that shows them.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Board {
     }
 
     /// A process is gone. The farewell of a service that stops is no recycle.
-    pub(super) fn count_loss(&mut self, reason: &Reason, life: Incarnation, intent: Intent) {
+    pub(super) fn count_loss(&mut self, reason: &Reason, life: Incarnation, is_farewell: bool) {
         self.touch();
         if *reason != Reason::Operator {
             self.status.last_failure = Some(LastFailure {
@@ -95,7 +95,7 @@ impl Board {
                 reason: reason.name(),
                 detail: reason.to_string(),
             });
-        } else if intent == Intent::Stop {
+        } else if is_farewell {
             return;
         }
         self.status.recycles.total += 1;
@@ -115,7 +115,9 @@ impl Service {
             status.state = state;
             status.since = unix_seconds();
         }
-        status.cause = cause(&self.worker);
+        let last = || status.last_failure.as_ref().map(|last| last.detail.clone());
+        status.cause =
+            cause(&self.worker).or_else(|| last().filter(|_| state == ServiceState::Degraded));
         status.retry_at = match self.worker.state {
             State::BackingOff { until, .. } => Some(unix_time(until, self.now.into_std())),
             _ => None,
@@ -158,7 +160,7 @@ fn service_state(worker: &Worker) -> ServiceState {
         (_, Intent::Stop) => ServiceState::Draining,
         (State::Held { .. }, _) => ServiceState::Held,
         (State::Serving { .. }, _) => ServiceState::Serving,
-        (State::Draining { .. }, Intent::Hold) => ServiceState::Draining,
+        (_, Intent::Hold) => ServiceState::Draining,
         (State::Draining { .. }, Intent::Run) => ServiceState::Recycling,
         (State::BackingOff { .. }, _) if waiting != ServiceState::Degraded => {
             ServiceState::BackingOff
@@ -169,6 +171,10 @@ fn service_state(worker: &Worker) -> ServiceState {
 
 fn cause(worker: &Worker) -> Option<String> {
     match &worker.state {
+        State::Recycling { reason, patience: Patience::Spent, .. } => Some(format!(
+            "{reason}; it was killed, but the process does not end (a device or file that does \
+             not answer may hold it in the kernel), and no other is started before it does"
+        )),
         State::Recycling { reason, .. } => Some(reason.to_string()),
         State::BackingOff { cause, .. } | State::Held { cause, .. } => Some(cause.clone()),
         State::Draining { .. } if worker.intent == Intent::Run => {
