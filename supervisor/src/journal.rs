@@ -9,7 +9,19 @@ use std::time::{Duration, Instant};
 
 use tracing_subscriber::EnvFilter;
 
-/// Sends events to stderr, as far as `filter` lets them pass. To be called once, at the start.
+mod sink;
+
+/// Whether `filter` can be parsed.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn check(filter: &str) -> Result<(), String> {
+    EnvFilter::try_new(filter).map(drop).map_err(|error| error.to_string())
+}
+
+/// Sends events to stderr, as far as `filter` lets them pass and somebody takes them. To be called
+/// once, at the start.
 ///
 /// # Errors
 ///
@@ -20,7 +32,9 @@ pub fn init(filter: &str) -> Result<(), String> {
     let is_journal = std::env::var_os("JOURNAL_STREAM").is_some();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(sink::Sink::new(std::io::stderr()))
+        // It would tell of a write that failed through `eprintln!`, which panics.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false);
     // The journal has its own time.

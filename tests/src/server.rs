@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -36,6 +37,7 @@ pub struct Setup {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     programs: PathBuf,
+    log: Option<OwnedFd>,
 }
 
 impl Setup {
@@ -60,7 +62,15 @@ impl Setup {
             arguments,
             environment: Vec::new(),
             programs: programs::folder(),
+            log: None,
         }
+    }
+
+    /// Sends the log there; [`Server::log`] is then empty.
+    #[must_use]
+    pub fn log_to(mut self, sink: impl Into<OwnedFd>) -> Self {
+        self.log = Some(sink.into());
+        self
     }
 
     /// Takes the programs from another folder.
@@ -139,7 +149,11 @@ impl Setup {
         let dir = TempDir::new();
         let model = self.model.clone().unwrap_or_else(|| tiny_model::write(dir.path()));
         let address = free_address();
-        let log = File::create(dir.path().join("log")).map_err(|error| error.to_string())?;
+        let log = match &self.log {
+            Some(sink) => sink.try_clone().map(Stdio::from),
+            None => File::create(dir.path().join("log")).map(Stdio::from),
+        };
+        let log = log.map_err(|error| error.to_string())?;
         let output = File::create(dir.path().join("output")).map_err(|error| error.to_string())?;
         let mut command = Command::new(programs::find_in(&self.programs, "strata-supervisor")?);
         command
