@@ -12,6 +12,7 @@
 //! * [`codec`]: the only file that names the serialization crate.
 //! * [`fault`]: why a worker died: reports, exit codes, the epitaph.
 //! * [`gguf`]: a bounded parser for weight-file metadata, over bytes.
+//! * [`model_files`]: which models there are, and how the parts of a split one are named.
 //! * [`config`]: the typed configuration with its defaults and its validation.
 #![forbid(unsafe_code)]
 
@@ -22,4 +23,5 @@ pub mod frame;
 pub mod gguf;
 pub mod ids;
 pub mod limits;
+pub mod model_files;
 pub mod protocol;

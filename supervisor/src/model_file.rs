@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use shared::gguf::{self, Gguf, GgufError};
 use shared::limits::GGUF_HEADER_BYTES_MAX;
+use shared::model_files;
 
 /// What is read first. Most headers are a few megabytes: the vocabulary.
 const FIRST_READ_BYTES: usize = 8 * 1024 * 1024;
@@ -40,16 +41,13 @@ pub enum ModelFileError {
         /// What is wrong.
         source: GgufError,
     },
-    /// A part of a split model that is not the first.
-    #[error("the weight file {path} is part {part} of {count} of a split model; name the first \
-        part (its name has -00001-of-{count:05})", path = path.display())]
-    NotFirstPart {
+    /// It is of a kind that this build does not compute, or not as its parts say.
+    #[error("the weight file {path} cannot be used: {what}", path = path.display())]
+    Unusable {
         /// The file.
         path: PathBuf,
-        /// Number of this part, from 1.
-        part: u64,
-        /// Number of parts.
-        count: u64,
+        /// What is wrong.
+        what: String,
     },
 }
 
@@ -61,21 +59,60 @@ fn io_hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// A weight file's header, and what the file system says.
+/// A model's header, and what the file system says.
 #[derive(Debug)]
 pub struct ModelFile {
-    /// The header; of a split model, the first part's.
+    /// The header; of a split model, the first part's, with the tensors of all.
     pub gguf: Gguf,
-    /// Length of this file in bytes.
+    /// Length of all parts in bytes.
     pub file_len: u64,
 }
 
-/// Opens a weight file and parses its header.
+/// Opens a weight file (any part of a split one), parses the headers of all parts, and checks what
+/// can be checked without the weights.
 ///
 /// # Errors
 ///
 /// [`ModelFileError`] says what is wrong with the file and what to do.
 pub fn open(path: &Path) -> Result<ModelFile, ModelFileError> {
+    let mut model = open_one(path)?;
+    let paths = model_files::part_paths(path, &model.gguf.metadata);
+    let paths = paths.map_err(|what| unusable(path, what))?;
+    if paths.len() > 1 {
+        model = open_parts(&paths)?;
+    }
+    let metadata = &model.gguf.metadata;
+    model_files::check_architecture(metadata)
+        .and_then(|arch| model_files::check_sizes(metadata, arch))
+        .map_err(|what| unusable(&paths[0], what))?;
+    Ok(model)
+}
+
+fn unusable(path: &Path, what: String) -> ModelFileError {
+    ModelFileError::Unusable { path: path.to_owned(), what }
+}
+
+fn open_parts(paths: &[PathBuf]) -> Result<ModelFile, ModelFileError> {
+    let mut whole: Option<ModelFile> = None;
+    for (index, path) in paths.iter().enumerate() {
+        let part = open_one(path)?;
+        model_files::check_part(&part.gguf.metadata, index, paths.len())
+            .map_err(|what| unusable(path, what))?;
+        match &mut whole {
+            None => whole = Some(part),
+            Some(whole) => {
+                whole.gguf.tensors.extend(part.gguf.tensors);
+                whole.file_len = whole.file_len.saturating_add(part.file_len);
+            }
+        }
+    }
+    let whole = whole.ok_or_else(|| unusable(Path::new(""), "it has no parts".to_owned()))?;
+    model_files::check_tensor_count(&whole.gguf.metadata, whole.gguf.tensors.len())
+        .map_err(|what| unusable(&paths[0], what))?;
+    Ok(whole)
+}
+
+fn open_one(path: &Path) -> Result<ModelFile, ModelFileError> {
     let io = |source| ModelFileError::Io { path: path.to_owned(), source };
     // Opening a pipe would wait for its writer.
     let kind = std::fs::metadata(path).map_err(io)?.file_type();
@@ -90,15 +127,6 @@ pub fn open(path: &Path) -> Result<ModelFile, ModelFileError> {
             ReadError::Io(source) => io(source),
             ReadError::Gguf(source) => ModelFileError::Gguf { path: path.to_owned(), source },
         })?;
-    let number = |key: &str| {
-        let number = gguf.metadata.u64(key);
-        number.map_err(|source| ModelFileError::Gguf { path: path.to_owned(), source })
-    };
-    if let Some(index @ 1..) = number("split.no")? {
-        let count = number("split.count")?.unwrap_or(0);
-        let part = index.saturating_add(1);
-        return Err(ModelFileError::NotFirstPart { path: path.to_owned(), part, count });
-    }
     Ok(ModelFile { gguf, file_len })
 }
 

@@ -139,6 +139,46 @@ fn hostile_headers_are_refused_with_a_reason() {
         let path = dir.path().join("hostile.gguf");
         fs::write(&path, bytes).unwrap();
         assert_refused(name, &path);
+        // Shapes and values are the worker's to check; what the metadata say, both do.
+        let is_of_tensors = ["width 7", "epsilon NaN", "missing tensor", "wrong shape"];
+        if !is_of_tensors.contains(&name) {
+            let (code, said) = load_in_supervisor(dir.path(), &path);
+            assert_eq!(code, Some(SUPERVISOR_MODEL), "{name}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_split_model_with_a_wrong_part_is_refused_by_both() {
+    let dir = TempDir::new();
+    let path = |number: u32| dir.path().join(format!("model-{number:05}-of-00002.gguf"));
+    let part = |index, count| {
+        let builder = Builder::tiny().with("split.no", Value::U32(index));
+        builder.with("split.count", Value::U32(count))
+    };
+    let mut second = part(1, 2);
+    second.tensors.clear();
+    let refused_by_both = |name: &str, word: &str| {
+        for given in [path(1), path(2)].iter().filter(|given| given.exists()) {
+            let worker = assert_refused(name, given);
+            let (code, said) = load_in_supervisor(dir.path(), given);
+            assert_eq!(code, Some(SUPERVISOR_MODEL), "{name}: {said}");
+            assert!(said.contains(word) && worker.contains(word), "{name}: {said}{worker}");
+        }
+    };
+    fs::write(path(1), part(0, 2).build()).unwrap();
+    refused_by_both("missing second part", "model-00002-of-00002.gguf");
+    fs::write(path(2), part(0, 2).build()).unwrap();
+    refused_by_both("wrong number", "split.no");
+    fs::write(path(2), b"GGUF").unwrap();
+    refused_by_both("damaged second part", "model-00002-of-00002.gguf");
+    // Whole, each part finds the others.
+    fs::write(path(2), second.build()).unwrap();
+    for given in [path(1), path(2)] {
+        let (code, said) = load_in_worker(&given);
+        assert_eq!(code, Some(0), "{said}");
+        let server = Setup::real(Some(&given)).serve();
+        server.finish();
     }
 }
 
@@ -152,11 +192,6 @@ fn places_that_are_no_weight_file_are_refused_by_both() {
     if is_root {
         eprintln!("SKIPPED: an unreadable weight file: root can read everything");
     }
-    let split =
-        Builder::tiny().with("split.no", Value::U32(0)).with("split.count", Value::U32(2)).build();
-    let first_part = dir.path().join("model-00001-of-00002.gguf");
-    fs::write(&first_part, split).unwrap();
-    assert_refused("missing second part", &first_part);
     for (name, path) in [
         ("directory", dir.path()),
         ("missing", Path::new("no/such/file.gguf")),
@@ -180,7 +215,7 @@ fn a_file_cut_after_it_was_mapped_kills_no_supervisor() {
     fs::write(&path, &bytes).unwrap();
     let setup = Setup::real(Some(&path)).flag("--failures-max", "3");
     let mut server = setup.flag("--restart-delay-max-s", "0.5").serve();
-    for allowed in ["worker lost", "epitaph", "worker stderr", "degraded", "held"] {
+    for allowed in ["worker lost", "epitaph", "worker stderr", "degraded"] {
         server.allow(allowed);
     }
     let ask = || server.client().post("/v1/chat/completions", &question("before", 5)).status();
@@ -191,18 +226,16 @@ fn a_file_cut_after_it_was_mapped_kills_no_supervisor() {
     let status = thread::scope(|scope| scope.spawn(ask).join().unwrap());
     assert!(matches!(status, 500 | 503), "status {status}");
     wait_until("an honest state", Duration::from_secs(30), || {
-        let state = server.status()["state"].clone();
-        state == "held" || state == "degraded"
+        server.status()["state"] == "degraded"
     });
     assert_eq!(server.client().get("/livez").status(), 200);
     assert_eq!(server.client().get("/readyz").status(), 503);
     let reasons = server.status()["recycles"]["by_reason"].clone();
     assert!(reasons["weights_unreadable"].is_u64(), "{reasons}");
-    // Put back, it serves again.
+    // Put back, it serves again, by itself.
     fs::write(&path, &bytes).unwrap();
-    let released = server.ctl(&["release"]);
     let is_back = || server.client().get("/readyz").status() == 200;
     wait_until("service again", Duration::from_secs(30), is_back);
-    assert_eq!(ask(), 200, "{released:?}");
+    assert_eq!(ask(), 200);
     server.finish();
 }
