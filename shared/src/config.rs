@@ -113,6 +113,15 @@ impl Config {
                 allowed: "the path of a GGUF file (`--model FILE`)".to_owned(),
             });
         }
+        self.validate_but_model()
+    }
+
+    /// Checks every bound, but not that a model is named.
+    ///
+    /// # Errors
+    ///
+    /// The first value that cannot be used.
+    pub fn validate_but_model(&self) -> Result<(), ConfigError> {
         if !self.listen.ip().is_loopback() && self.api_keys.is_empty() {
             return Err(ConfigError {
                 key: "listen",
@@ -198,6 +207,8 @@ mod tests {
         assert_eq!(config.validate().unwrap_err().key, "listen");
         config.api_keys = vec!["long enough".to_owned()];
         config.validate().unwrap();
+        config.slots = 0;
+        assert_eq!(config.validate_but_model().unwrap_err().key, "slots");
     }
 
     #[test]

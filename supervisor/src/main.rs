@@ -1,4 +1,4 @@
-//! The supervisor's program: settings, journal, what must be there, then [`run`].
+//! The supervisor's program: settings, journal, then [`run`].
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -7,8 +7,7 @@ use std::process::ExitCode;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use strata_supervisor::exit::{Exit, StartError};
 use strata_supervisor::run::run;
-use strata_supervisor::settings::{Settings, command};
-use strata_supervisor::start::Ready;
+use strata_supervisor::settings::{self, Settings, command};
 use strata_supervisor::{journal, text};
 
 /// Threads for connections and the event loop; compute threads are the worker's.
@@ -30,21 +29,24 @@ fn serve(matches: &ArgMatches) -> Result<ExitCode, StartError> {
     let settings = Settings::load(&command::inputs(matches))?;
     if matches.get_flag("print_config") {
         print(&settings.print())?;
-        if !settings.config.model.as_os_str().is_empty() {
-            settings.validate()?;
-        }
+        settings.validate_but_model()?;
         return Ok(ExitCode::SUCCESS);
     }
     settings.validate()?;
     journal::init(&settings.config.log)
         .map_err(|error| StartError::new(Exit::Configuration, error))?;
-    let ready = Ready::new(settings.config)?;
+    for variable in settings::unknown_variables(&settings::environment()) {
+        tracing::warn!(variable, "this variable names no key and is ignored; misspelled?");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(RUNTIME_THREADS)
         .enable_all()
         .build()
         .map_err(|error| StartError::new(Exit::Internal, format!("cannot start: {error}")))?;
-    runtime.block_on(run(ready)).map(ExitCode::from)
+    let result = runtime.block_on(run(settings.config));
+    // A read of the weight file that stands still must not keep the process.
+    runtime.shutdown_background();
+    result.map(ExitCode::from)
 }
 
 fn tokenize() -> Command {

@@ -23,6 +23,10 @@ pub const DEFAULT_FILE: &str = "/etc/strata/strata.toml";
 /// Name of the control socket in its directory.
 pub const CONTROL_SOCKET: &str = "control.sock";
 
+/// Variables that are no keys: the worker's, and those of tests.
+const OTHER_VARIABLES: [&str; 5] =
+    ["STRATA_ISA", "STRATA_FAKE", "STRATA_PROGRAMS", "STRATA_STREAMS", "STRATA_SIMULATION_SEEDS"];
+
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
@@ -96,12 +100,31 @@ impl Settings {
     ///
     /// The first value out of range, with its place.
     pub fn validate(&self) -> Result<(), StartError> {
-        self.config.validate().map_err(|error| {
-            let source = self.source(error.key);
-            let place =
-                if *source == Source::Default { String::new() } else { format!("{source}: ") };
-            StartError::new(Exit::Configuration, format!("{place}{error}"))
+        self.config.validate().map_err(|error| self.refuse(error.key, &error))?;
+        self.validate_but_model()
+    }
+
+    /// Checks every bound, but not that a model is named.
+    ///
+    /// # Errors
+    ///
+    /// The first value out of range, with its place.
+    pub fn validate_but_model(&self) -> Result<(), StartError> {
+        self.config.validate_but_model().map_err(|error| self.refuse(error.key, &error))?;
+        if self.config.state_dir.as_os_str().is_empty() {
+            let what = "`state_dir` is empty, but must be the path of a directory";
+            return Err(self.refuse("state_dir", &what));
+        }
+        crate::journal::check(&self.config.log).map_err(|error| {
+            let log = &self.config.log;
+            self.refuse("log", &format!("`log` is {log:?}, which is no tracing filter: {error}"))
         })
+    }
+
+    fn refuse(&self, key: &str, what: &dyn fmt::Display) -> StartError {
+        let source = self.source(key);
+        let place = if *source == Source::Default { String::new() } else { format!("{source}: ") };
+        StartError::new(Exit::Configuration, format!("{place}{what}"))
     }
 
     /// Where the value of `key` came from.
@@ -139,6 +162,18 @@ pub fn control_socket(environment: &BTreeMap<String, String>, state_dir: &Path) 
         Some(list) => Path::new(list.split(':').next().unwrap_or(list)).join(CONTROL_SOCKET),
         None => state_dir.join(CONTROL_SOCKET),
     }
+}
+
+/// Variables that look like keys and are none: most likely misspelled.
+#[must_use]
+pub fn unknown_variables(environment: &BTreeMap<String, String>) -> Vec<&str> {
+    let is_known = |name: &str| {
+        keys::KEYS.iter().any(|key| key.variable() == name)
+            || OTHER_VARIABLES.contains(&name)
+            || name.starts_with("STRATA_TEST_")
+    };
+    let names = environment.keys().map(String::as_str);
+    names.filter(|name| name.starts_with("STRATA_") && !is_known(name)).collect()
 }
 
 /// The process's environment; entries that are not UTF-8 are left out.

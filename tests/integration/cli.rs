@@ -1,6 +1,7 @@
 //! The programs' command lines: exit codes, the configuration, the operator's tool.
 
 use std::fs;
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -61,6 +62,11 @@ fn reasons_not_to_start_are_told_apart() {
         (vec!["--model", model_arg, "--slots", "many"], 3, "slots"),
         (vec!["--model", model_arg, "--listen", "0.0.0.0:9"], 3, "listen"),
         (vec!["--model", model_arg, "--config", unknown_key], 3, "modle"),
+        (vec!["--model", model_arg, "--config", "/dev/zero"], 3, "not a regular file"),
+        (vec!["--model", model_arg, "--state-dir", ""], 3, "--state-dir"),
+        (vec!["--model", model_arg, "--log", "a=b=c"], 3, "flag --log"),
+        (vec!["--print-config", "--slots", "0"], 3, "slots"),
+        (vec!["--print-config"], 0, "slots"),
         (vec!["--model", "no-such.gguf"], 4, "no-such.gguf"),
         (vec!["--model", folder], 4, "not a file"),
         (vec!["--model", model_arg, "--listen", &taken], 5, taken.as_str()),
@@ -188,4 +194,56 @@ fn the_control_socket_is_the_owners_alone() {
     assert_eq!(server.client().get("/admin/recycle").status(), 404, "not on the network");
     server.finish();
     assert!(!socket.exists(), "a clean stop leaves no socket");
+}
+
+#[test]
+fn a_misspelled_variable_and_a_context_that_is_cut_are_told() {
+    let setup = Setup::fake("").variable("STRATA_QUEUE_LIMTI", "3").flag("--context", "200000");
+    let mut server = setup.serve();
+    server.allow("STRATA_QUEUE_LIMTI");
+    server.allow("`context` is longer");
+    let log = server.log();
+    assert!(log.contains("STRATA_QUEUE_LIMTI"), "{log}");
+    assert_eq!(log.matches("`context` is longer").count(), 1, "{log}");
+    server.finish();
+}
+
+#[test]
+fn a_line_that_is_no_text_does_not_end_a_chat() {
+    let server = Setup::fake("").serve();
+    assert_eq!(server.ctl(&["chat", "--temperature", "nan"]).status.code(), Some(2));
+    let mut chat = Command::new(programs::find("strata-ctl").unwrap())
+        .arg("--state-dir")
+        .arg(server.dir().join("state"))
+        .args(["chat", "--max-tokens", "4"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    chat.stdin.take().unwrap().write_all(b"one\nt\xffwo\nthree\n").unwrap();
+    let output = chat.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&output).lines().count() >= 3, "{output:?}");
+    server.finish();
+}
+
+#[test]
+fn a_measurement_that_cannot_be_written_has_failed() {
+    let dir = TempDir::new();
+    let model = tiny_model::write(dir.path());
+    let bench = || {
+        let mut command = Command::new(programs::find("strata-worker").unwrap());
+        command.arg("bench").arg("-m").arg(&model).args(["-p", "0", "-n", "2", "-t", "1", "-r1"]);
+        command
+    };
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = bench().stdout(full).output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("standard output"), "{output:?}");
+    let report: Value =
+        serde_json::from_str(&text(&bench().arg("--json").output().unwrap())).unwrap();
+    assert!(report["prefill_tokens_per_s"].is_null(), "{report}");
+    assert_eq!(report["prefill_tokens_per_s_runs"], Value::Array(Vec::new()));
+    assert!(report["decode_tokens_per_s"].is_f64(), "{report}");
 }

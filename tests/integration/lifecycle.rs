@@ -1,5 +1,8 @@
 //! The life of the worker: every death, hang and lie of it, and what the client sees: nothing.
 
+use std::fs::File;
+use std::io::pipe;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -347,5 +350,52 @@ fn choices_survive_as_single_answers_do() {
     let answer = server.chat(&body);
     answer.assert_whole(3);
     assert_eq!(answer.choices, expected.choices);
+    server.finish();
+}
+
+#[test]
+fn a_log_that_nobody_takes_ends_nothing() {
+    let (gone, broken) = pipe().unwrap();
+    drop(gone);
+    // Its reader stays and reads nothing.
+    let (_still, stuck) = pipe().unwrap();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    for sink in [OwnedFd::from(broken), stuck.into(), full.into()] {
+        let setup = Setup::fake("end_every=0").flag("--log", "trace").log_to(sink);
+        let server = setup.serve();
+        for _ in 0..10 {
+            assert_eq!(ask(&server).len(), TOKENS as usize);
+        }
+        assert_eq!(server.recycles(), 0);
+        server.finish();
+    }
+}
+
+#[test]
+fn a_log_whose_reader_goes_in_mid_stream_cuts_no_stream() {
+    let (reader, writer) = pipe().unwrap();
+    let setup = Setup::fake("end_every=0; token_ms=5").flag("--log", "trace").log_to(writer);
+    let server = setup.serve();
+    let mut stream = server.open_chat(&question("life", TOKENS)).unwrap();
+    assert!(stream.step().unwrap());
+    drop(reader);
+    stream.finish().unwrap().assert_whole(1);
+    assert_eq!(ask(&server).len(), TOKENS as usize);
+    server.finish();
+}
+
+#[test]
+fn signals_that_mean_nothing_cut_no_stream() {
+    let server = Setup::fake("end_every=0; token_ms=5").serve();
+    let mut stream = server.open_chat(&question("life", TOKENS)).unwrap();
+    assert!(stream.step().unwrap());
+    for signal in [Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2] {
+        process::signal(server.pid(), signal);
+    }
+    stream.finish().unwrap().assert_whole(1);
+    assert_eq!(server.recycles(), 0);
+    for name in ["SIGHUP", "SIGUSR1", "SIGUSR2"] {
+        assert!(server.log().contains(name), "{}", server.log());
+    }
     server.finish();
 }

@@ -26,11 +26,18 @@ pub(super) struct ChatArgs {
     #[arg(long, value_name = "N")]
     max_tokens: Option<u32>,
     /// 0 always takes the likeliest token
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", value_parser = finite)]
     temperature: Option<f64>,
     /// Makes an answer repeatable
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+}
+
+fn finite(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(value) if f64::is_finite(value) => Ok(value),
+        _ => Err("must be a finite number".to_owned()),
+    }
 }
 
 /// Talks until the input ends, or answers the one question.
@@ -48,10 +55,11 @@ pub(super) async fn run(client: &Client, args: &ChatArgs) -> Result<(), CtlError
         if is_terminal {
             write!(io::stderr(), "> ")?;
         }
-        let mut line = String::new();
-        if io::stdin().lock().read_line(&mut line)? == 0 {
+        let mut line = Vec::new();
+        if io::stdin().lock().read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
+        let line = String::from_utf8_lossy(&line);
         let question = line.trim();
         if question.is_empty() {
             continue;

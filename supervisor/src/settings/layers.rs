@@ -1,6 +1,8 @@
 //! Merging the layers as TOML tables, one key at a time, so that each error names its place.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 use shared::config::Config;
@@ -129,11 +131,18 @@ fn read_bounded(path: &Path) -> Result<String, StartError> {
     let fail = |error: &dyn std::fmt::Display| {
         configuration(format!("{}: cannot be read: {error}", path.display()))
     };
-    let size = std::fs::metadata(path).map_err(|error| fail(&error))?.len();
-    if size > FILE_BYTES_MAX {
-        return Err(fail(&format!("it has {size} bytes; at most {FILE_BYTES_MAX} are allowed")));
+    // Opening a pipe would wait for its writer.
+    let kind = std::fs::metadata(path).map_err(|error| fail(&error))?.file_type();
+    if !kind.is_file() {
+        return Err(fail(&"it is not a regular file"));
     }
-    std::fs::read_to_string(path).map_err(|error| fail(&error))
+    let mut text = String::new();
+    let file = File::open(path).map_err(|error| fail(&error))?;
+    let size = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+    if size.map_err(|error| fail(&error))? as u64 > FILE_BYTES_MAX {
+        return Err(fail(&format!("it has more than the {FILE_BYTES_MAX} bytes that are allowed")));
+    }
+    Ok(text)
 }
 
 /// A text from a flag or a variable as the value the key wants; left a text where it is none, so
