@@ -107,13 +107,6 @@ fn open_model(config: &Config) -> Result<(ModelCard, Arc<Text>, [u8; 32]), Start
             "`context` is longer than the model's own, which is taken instead"
         );
     }
-    if u64::from(config.context) > card.n_ctx_train {
-        tracing::warn!(
-            context = config.context,
-            model = card.n_ctx_train,
-            "`context` is longer than the model's own, which is taken instead"
-        );
-    }
     Ok((card, Arc::new(text), file.gguf.header_digest))
 }
 
@@ -234,8 +227,6 @@ mod tests {
     fn models_are_named_after_their_file() {
         assert_eq!(name_of(Path::new("/m/Smol.Q4_1.gguf")), "Smol.Q4_1");
         assert_eq!(name_of(Path::new("Big-IQ3_S-00001-of-00003.gguf")), "Big-IQ3_S");
-        assert_eq!(name_of(Path::new("Big-00003-of-00003.gguf")), "Big");
-        assert_eq!(name_of(Path::new("one-of-a-kind.gguf")), "one-of-a-kind");
         assert_eq!(name_of(Path::new("Big-00003-of-00003.gguf")), "Big");
         assert_eq!(name_of(Path::new("one-of-a-kind.gguf")), "one-of-a-kind");
     }
