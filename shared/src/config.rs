@@ -29,7 +29,7 @@ pub struct Config {
     pub worker_program: PathBuf,
     /// Compute threads; 0 takes one per core.
     pub threads: u32,
-    /// Context length per sequence, in tokens; 0 takes the smaller of the model's own and 8192.
+    /// Context length per sequence, in tokens; 0 takes the model's own.
     pub context: u32,
     /// Sequences computed at once.
     pub slots: u32,

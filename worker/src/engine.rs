@@ -46,7 +46,14 @@ pub struct EngineOptions {
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { context_len: 0, slots: 4, prefill_chunk: 512, threads: 0, instruction_set: None, header_digest: None }
+        Self {
+            context_len: 0,
+            slots: 4,
+            prefill_chunk: 512,
+            threads: 0,
+            instruction_set: None,
+            header_digest: None,
+        }
     }
 }
 

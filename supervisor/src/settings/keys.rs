@@ -71,7 +71,7 @@ pub const KEYS: &[Key] = &[
     key("state_dir", KeyKind::Text, "DIR", "Where control.sock, logs and checkpoints live"),
     key("worker_program", KeyKind::Text, "FILE", "The worker's program [beside this one]"),
     key("threads", KeyKind::Count, "N", "Compute threads; 0 takes one per core"),
-    key("context", KeyKind::Count, "N", "Context length in tokens; 0 asks the model, up to 8192"),
+    key("context", KeyKind::Count, "N", "Context length in tokens; 0 takes the model's own"),
     key("slots", KeyKind::Count, "N", "Sequences computed at once"),
     key("prefill_chunk", KeyKind::Count, "N", "Longest part of a prompt in one pass, in tokens"),
     key("queue_limit", KeyKind::Count, "N", "Requests that may wait; the next gets status 429"),

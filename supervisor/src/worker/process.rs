@@ -389,16 +389,26 @@ mod tests {
         assert_eq!(signal(64, true), Exit::Signal("SIG64".to_owned()));
     }
 
+    /// Removes the script's folder when the test ends.
+    struct Folder(std::path::PathBuf);
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).ok();
+        }
+    }
+
     /// Runs a shell script in the worker's place.
-    fn run(name: &str, script: &str) -> mpsc::UnboundedReceiver<(Incarnation, Report)> {
-        let directory = std::env::temp_dir().join(format!("strata-process-{}", std::process::id()));
+    fn run(name: &str, script: &str) -> (Folder, mpsc::UnboundedReceiver<(Incarnation, Report)>) {
+        let name_of_folder = format!("strata-process-{}-{name}", std::process::id());
+        let directory = std::env::temp_dir().join(name_of_folder);
         std::fs::create_dir_all(&directory).unwrap();
         let program = directory.join(name);
         std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         let (sender, reports) = mpsc::unbounded_channel();
         launch(&program, Incarnation(1), &sender);
-        reports
+        (Folder(directory), reports)
     }
 
     fn exit(report: Report) -> (Exit, String) {
@@ -410,7 +420,8 @@ mod tests {
 
     #[test]
     fn a_process_has_its_link_at_the_fixed_descriptor_and_its_last_words_are_kept() {
-        let mut reports = run("speaker", "echo one >&2; [ -S /dev/fd/3 ] && echo two >&2; exit 15");
+        let (_folder, mut reports) =
+            run("speaker", "echo one >&2; [ -S /dev/fd/3 ] && echo two >&2; exit 15");
         let (_, launched) = reports.blocking_recv().unwrap();
         assert!(matches!(launched, Report::Launched { .. }));
         let (exit, epitaph) = exit(reports.blocking_recv().unwrap().1);
@@ -419,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_dropped_handle_is_a_dead_process() {
-        let mut reports = run("sleeper", "exec sleep 600");
+        let (_folder, mut reports) = run("sleeper", "exec sleep 600");
         let (_, launched) = reports.blocking_recv().unwrap();
         drop(launched);
         let (exit, _) = exit(reports.blocking_recv().unwrap().1);
