@@ -9,7 +9,7 @@ use super::life::{END_GRACE, Life};
 use super::service::Service;
 use crate::session::log::{Failure, Outcome};
 use crate::session::{Session, State};
-use crate::worker::link::{Link, Transport};
+use crate::worker::link::{Link, Transport, Unsendable};
 use crate::worker::process::{Kill, Report};
 use crate::worker::{self, Reason};
 
@@ -117,6 +117,23 @@ impl Service {
         }
     }
 
+    /// Sends, if there is a worker. One that takes no more hangs; one that is gone will be lost.
+    pub(super) fn send(&mut self, message: ToWorker) {
+        let Some(life) = &self.life else { return };
+        match life.send(message) {
+            Ok(()) => {}
+            Err(Unsendable::Full) => self.hangs(),
+            Err(Unsendable::Closed) => self.await_end(),
+        }
+    }
+
+    /// The worker does nothing any more: it hangs, unless it is known to be ending.
+    pub(super) fn hangs(&mut self) {
+        if self.life.as_ref().is_some_and(|life| !life.is_ending()) {
+            self.step(worker::Event::Faulted(Reason::Hang));
+        }
+    }
+
     /// Whether a sign of the end has waited long enough for the other.
     pub(super) fn check_end(&mut self) {
         let Some(life) = &mut self.life else { return };
@@ -197,7 +214,9 @@ impl Service {
 
     fn note_loss(&mut self, reason: &Reason, while_loading: bool, sessions: usize) {
         let incarnation = self.worker.incarnation;
-        self.board.count_loss(reason, incarnation, self.worker.intent);
+        let is_farewell = self.worker.intent == worker::Intent::Stop
+            && !self.sessions.values().any(Session::is_live);
+        self.board.count_loss(reason, incarnation, is_farewell);
         let name = reason.name();
         let detail = reason.to_string();
         let (incarnation, reason) = (incarnation.0, name.as_str());

@@ -42,9 +42,7 @@ impl Service {
                 self.step(worker::Event::Faulted(Reason::Protocol(what)));
                 self.await_end();
             }
-            Incoming::Stuck => {
-                self.step(worker::Event::Faulted(Reason::Hang));
-            }
+            Incoming::Stuck => self.hangs(),
         }
     }
 

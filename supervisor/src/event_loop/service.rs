@@ -18,7 +18,7 @@ use crate::session::log::Outcome;
 use crate::session::{Session, State};
 use crate::status::StatusCell;
 use crate::worker::process::{Launch, Reports};
-use crate::worker::{self, Action, Reason, Worker};
+use crate::worker::{self, Action, Worker};
 
 /// Longest sleep of the loop when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -157,6 +157,7 @@ impl Service {
     /// there was one, is returned.
     pub(super) fn step(&mut self, event: worker::Event) -> Option<Result<&'static str, String>> {
         let before = self.worker.state.name();
+        self.worker.live = self.sessions.values().filter(|one| one.is_live()).count();
         let actions = self.worker.step(event, self.now.into_std());
         if self.worker.state.name() != before {
             self.state_changed(before);
@@ -201,8 +202,7 @@ impl Service {
             self.owned = self.sessions.values().filter(|one| one.is_in_worker()).count();
         }
         if !matches!(self.worker.state, worker::State::Serving { .. }) {
-            let live = self.sessions.values().filter(|one| one.is_live()).count();
-            self.step(worker::Event::Tick { owned: self.owned, live });
+            self.step(worker::Event::Tick { owned: self.owned });
         }
         self.check_end();
         self.check_progress();
@@ -243,7 +243,7 @@ impl Service {
             tracing::warn!(strata_session = session, "the worker forgot a session");
         }
         if life.watch.is_hung(now) || forgotten.is_some() {
-            self.step(worker::Event::Faulted(Reason::Hang));
+            self.hangs();
         }
     }
 
@@ -265,36 +265,27 @@ impl Service {
         let planned = replay::plan(&waiting, &running, self.config.slots as usize);
         self.owned = running.len() + planned.len();
         life.watch.set_owing(self.owned > 0 || life.ping.is_some(), self.now.into_std());
-        let mut is_sent = true;
+        let incarnation = life.incarnation;
         for id in planned {
             let session = self.sessions.get_mut(&id).expect("planned from this very map");
-            let submit = session.submit(life.incarnation, self.now);
+            let submit = session.submit(incarnation, self.now);
             let request = self.requests.get_mut(&session.request).expect("its log is open");
             request.submitted(session, self.now);
             if session.attempts > 1 {
                 self.board.count_replayed(submit.tokens.len() as u64);
             }
-            is_sent &= life.send(ToWorker::Submit(Box::new(submit))).is_ok();
+            self.send(ToWorker::Submit(Box::new(submit)));
             self.board.touch();
-        }
-        if !is_sent {
-            self.step(worker::Event::Faulted(Reason::Hang));
         }
     }
 
     fn send_acks(&mut self) {
-        let mut is_sent = true;
-        for id in self.acks.drain(..) {
-            let (Some(session), Some(life)) = (self.sessions.get_mut(&id), &self.life) else {
-                continue;
-            };
+        for id in std::mem::take(&mut self.acks) {
+            let Some(session) = self.sessions.get_mut(&id) else { continue };
             if std::mem::take(&mut session.owes_ack) {
                 let position = Position(session.length().0 - 1);
-                is_sent &= life.send(ToWorker::Ack { session: id, position }).is_ok();
+                self.send(ToWorker::Ack { session: id, position });
             }
-        }
-        if !is_sent {
-            self.step(worker::Event::Faulted(Reason::Hang));
         }
     }
 
@@ -314,9 +305,8 @@ impl Service {
         life.ping = Some(life.pings);
         life.ping_due = self.now + self.ping_every;
         life.watch.set_owing(true, self.now.into_std());
-        if life.send(ToWorker::Ping(life.pings)).is_err() {
-            self.step(worker::Event::Faulted(Reason::Hang));
-        }
+        let ping = ToWorker::Ping(life.pings);
+        self.send(ping);
     }
 
     /// A choice is over: its request may be, too.

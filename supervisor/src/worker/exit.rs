@@ -90,18 +90,6 @@ impl Reason {
         }
     }
 
-    /// Whether a start that ended so would end so again.
-    #[must_use]
-    pub fn is_permanent(&self) -> bool {
-        matches!(
-            self,
-            Self::Exited {
-                exit: Exit::Known(WorkerExit::Model | WorkerExit::Usage | WorkerExit::Protocol),
-                ..
-            }
-        )
-    }
-
     /// Whether a session that was being computed may be the cause. A process that was killed or
     /// told to leave from outside died by somebody else's hand.
     #[must_use]

@@ -19,6 +19,7 @@ use shared::ids::Incarnation;
 use shared::protocol::{FromWorker, Message, ToWorker};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::task::JoinHandle;
 
 /// Messages that may wait to be written. A life has at most `SLOTS_MAX` sessions, each with one
@@ -67,9 +68,14 @@ pub struct Link {
     tasks: [JoinHandle<()>; 2],
 }
 
-/// The outbox is full or closed: the worker is to be replaced.
+/// Why a message cannot be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unsendable;
+pub enum Unsendable {
+    /// The outbox is full: the worker hangs.
+    Full,
+    /// Nothing is written any more: the worker's end is on its way, or already reported.
+    Closed,
+}
 
 impl Link {
     /// Starts to serve the link of a life.
@@ -110,7 +116,10 @@ impl Link {
     ///
     /// [`Unsendable`] if it is full, or the writer ended.
     pub fn send(&self, message: ToWorker) -> Result<(), Unsendable> {
-        self.outbox.try_send(message).map_err(|_| Unsendable)
+        self.outbox.try_send(message).map_err(|error| match error {
+            TrySendError::Full(_) => Unsendable::Full,
+            TrySendError::Closed(_) => Unsendable::Closed,
+        })
     }
 }
 
@@ -226,7 +235,7 @@ async fn read_all(mut stream: impl AsyncRead + Unpin, received: Arc<AtomicU64>, 
 
 #[cfg(test)]
 mod tests {
-    use super::{Inbox, Incoming, Link, OUTBOX_MAX, Transport};
+    use super::{Inbox, Incoming, Link, OUTBOX_MAX, Transport, Unsendable};
     use shared::ids::Incarnation;
     use shared::protocol::{FromWorker, Message, ToWorker};
     use std::time::Duration;
@@ -293,7 +302,18 @@ mod tests {
         let (link, mut theirs, _inbox) = open(8);
         let sent = (0..2 * OUTBOX_MAX).take_while(|_| link.send(ToWorker::Leave).is_ok()).count();
         assert_eq!(sent, OUTBOX_MAX);
+        assert_eq!(link.send(ToWorker::Leave), Err(Unsendable::Full));
         let mut byte = [0];
         theirs.read_exact(&mut byte).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_broken_pipe_is_no_full_outbox() {
+        let (link, theirs, mut inbox) = open(8);
+        drop(theirs);
+        link.send(ToWorker::Ping(1)).unwrap();
+        assert!(matches!(inbox.recv().await, Some(Incoming::Closed(_))));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(link.send(ToWorker::Ping(2)), Err(Unsendable::Closed));
     }
 }

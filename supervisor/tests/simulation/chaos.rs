@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use shared::config::Config;
 use shared::limits::STRIKES_MAX;
 use shared::protocol::Sampling;
-use strata_supervisor::event_loop::{Core, NewRequest};
+use strata_supervisor::event_loop::{Control, Core, NewRequest, Ticket};
 use strata_supervisor::session::log::{Failure, Outcome};
+use strata_supervisor::status::ServiceState;
 
 use super::harness::{self, Service, config, read, request};
 use super::model;
@@ -27,6 +29,7 @@ fn every_answer_is_that_of_an_undisturbed_run_whatever_happens() {
             .unwrap();
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             runtime.block_on(run(seed));
+            runtime.block_on(run_into_a_drain(seed));
         }));
         assert!(result.is_ok(), "seed {seed}");
     }
@@ -46,6 +49,37 @@ async fn run(seed: u64) {
     service.stop().await;
 }
 
+/// A drain that may take long loses no stream, whatever happens to its workers.
+async fn run_into_a_drain(seed: u64) {
+    let mut random = Random(seed);
+    let faults = random.below(12);
+    let world = World::random(Random(random.next()), faults);
+    let config = Config { drain_timeout_s: 1e6, ..config() };
+    let service = Service::serving(world, config).await;
+    let mut asked = Vec::new();
+    for _ in 0..1 + random.below(12) {
+        let request = random_request(&mut random);
+        asked.push((harness::submit(&service.core, &request).await, request));
+        tokio::time::sleep(Duration::from_millis(random.below(200).into())).await;
+    }
+    tokio::time::sleep(Duration::from_millis(random.below(3000).into())).await;
+    let is_held = random.below(2) == 0;
+    if is_held {
+        service.core.control(Control::Hold).await.unwrap();
+    } else {
+        service.core.drain();
+    }
+    for (ticket, request) in asked {
+        check(ticket, &request).await;
+    }
+    if is_held {
+        service.wait_for(|status| status.state == ServiceState::Held).await;
+        assert_eq!(service.world.alive(), 0);
+        service.core.drain();
+    }
+    service.over().await;
+}
+
 async fn client(core: Core, mut random: Random) {
     tokio::time::sleep(Duration::from_millis(random.below(3000).into())).await;
     for _ in 0..1 + random.below(3) {
@@ -61,7 +95,10 @@ async fn client(core: Core, mut random: Random) {
 /// A client that reads to the end. The only failure that may meet it is the conviction of a
 /// session that really was active, without a new token, in three lives that failed in a row.
 async fn ask(core: &Core, request: &NewRequest) {
-    let ticket = harness::submit(core, request).await;
+    check(harness::submit(core, request).await, request).await;
+}
+
+async fn check(ticket: Ticket, request: &NewRequest) {
     for (choice, mut reader) in ticket.readers.into_iter().enumerate() {
         let read = read(&mut reader, request.prompts[0].len(), usize::MAX).await;
         let (tokens, text, outcome) = model::expected(request, choice);

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use shared::fault::WorkerExit;
-use strata_supervisor::event_loop::Rejection;
+use strata_supervisor::event_loop::{Control, Rejection};
 use strata_supervisor::session::log::{Outcome, Phase};
-use strata_supervisor::status::ServiceState;
+use strata_supervisor::status::{ServiceState, Status};
 
 use super::harness::{Service, config, poison, read, request};
 use super::worker::AtToken::{
-    self, Alien, CloseLink, Die, Empty, EndEarly, EndUnknown, Exit, Gap, Garbage, NonFinite,
-    Repeat, Stall, WrongIncarnation,
+    self, Alien, CloseLink, Die, DieSlowly, Empty, EndEarly, EndUnknown, Exit, Gap, Garbage,
+    NonFinite, Repeat, Stall, WrongIncarnation,
 };
 use super::worker::{Fault, World};
 
@@ -38,6 +38,32 @@ async fn a_worker_that_dies_at_any_phase_is_replaced_and_the_answer_goes_on() {
     }
     survives(Fault::AtToken(5, Exit(WorkerExit::Panic)), "panic").await;
     survives(Fault::AtToken(5, NonFinite), "nonfinite").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_death_is_no_hang_whatever_is_written_into_the_broken_link() {
+    for seed in 0..8 {
+        let world = World::scripted([Fault::AtToken(9, DieSlowly)]);
+        // Each step is shorter than the reaping, so that much is sent to the dead.
+        world.set_step(Duration::from_millis(5));
+        let service = Service::serving(world, config()).await;
+        let mut clients = Vec::new();
+        for client in 0..40 {
+            let ask = super::harness::ask(service.core.clone(), request(seed + client, 20, 30));
+            clients.push(tokio::spawn(ask));
+            tokio::time::sleep(Duration::from_millis(3 + seed)).await;
+            if client % 3 == 0 {
+                // A reader that goes away makes the loop end its session in the worker.
+                drop(service.submit(&request(seed, 20, 30)).await);
+            }
+        }
+        for client in clients {
+            client.await.unwrap();
+        }
+        let reasons = service.core.status().recycles.by_reason.clone();
+        assert_eq!(reasons.into_iter().collect::<Vec<_>>(), [("sigsegv".to_owned(), 1)]);
+        service.stop().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -158,11 +184,7 @@ async fn a_service_that_cannot_start_says_so_and_comes_back_by_itself() {
         world.add(Fault::DieLoading);
     }
     let service = Service::serving(world, strata_config(4)).await;
-    service
-        .core
-        .control(strata_supervisor::event_loop::Control::Recycle { now: true })
-        .await
-        .unwrap();
+    service.core.control(Control::Recycle { now: true }).await.unwrap();
     let mut ticket = service.submit(&request(2, 10, 50)).await;
     let status = service.wait_for(|status| status.state == ServiceState::Degraded).await;
     assert!(status.retry_at.is_some());
@@ -177,16 +199,34 @@ async fn a_service_that_cannot_start_says_so_and_comes_back_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_model_that_cannot_be_loaded_is_not_tried_again_without_an_order() {
-    let world = World::scripted([Fault::ExitLoading(WorkerExit::Model)]);
-    let service = Service::start(world, config());
-    let status = service.wait_for(|status| status.state == ServiceState::Held).await;
-    assert!(status.cause.as_ref().unwrap().contains("model"), "{status:#?}");
-    let refused = service.core.submit(request(2, 10, 50)).await;
-    assert!(matches!(refused, Err(Rejection::Held { .. })), "{refused:?}");
-    tokio::time::sleep(Duration::from_secs(3600)).await;
-    assert_eq!(service.core.status().worker.incarnation, 1);
-    service.core.control(strata_supervisor::event_loop::Control::Release).await.unwrap();
-    service.ask(request(2, 10, 50)).await;
-    service.stop().await;
+async fn a_start_that_says_why_it_cannot_be_is_tried_until_it_can() {
+    let served = vec![Fault::None];
+    for before in [vec![], served] {
+        for exit in [WorkerExit::Model, WorkerExit::Usage, WorkerExit::Protocol] {
+            let has_served = !before.is_empty();
+            let failures = vec![Fault::ExitLoading(exit); 6];
+            let world = World::scripted(before.iter().copied().chain(failures));
+            let service = Service::start(world, strata_config(4));
+            if has_served {
+                service.ask(request(2, 10, 50)).await;
+                service.core.control(Control::Recycle { now: true }).await.unwrap();
+            }
+            let is_degraded = |status: &Status| {
+                status.state == ServiceState::Degraded && status.retry_at.is_some()
+            };
+            let status = service.wait_for(is_degraded).await;
+            let name = strata_supervisor::worker::exit::exit_name(exit);
+            assert!(status.cause.as_ref().unwrap().contains(name), "{status:#?}");
+            let refused = service.core.submit(request(2, 10, 50)).await;
+            let Err(Rejection::Degraded { cause, .. }) = refused else { panic!("{refused:?}") };
+            assert!(cause.contains(name), "{cause}");
+            let is_tried = |status: &Status| status.worker.state == "starting";
+            let status = service.wait_for(is_tried).await;
+            assert_eq!(status.state, ServiceState::Degraded);
+            assert!(status.cause.as_ref().unwrap().contains(name), "{status:#?}");
+            service.wait_for(|status| status.state == ServiceState::Serving).await;
+            service.ask(request(2, 10, 50)).await;
+            service.stop().await;
+        }
+    }
 }

@@ -8,7 +8,8 @@ use strata_supervisor::session::log::Outcome;
 use strata_supervisor::status::ServiceState;
 
 use super::harness::{Service, ask, config, read, request};
-use super::worker::World;
+use super::worker::AtToken::Die;
+use super::worker::{Fault, World};
 
 #[tokio::test(start_paused = true)]
 async fn a_recycle_lets_what_runs_finish_and_what_comes_wait() {
@@ -132,19 +133,114 @@ async fn a_second_stop_is_immediate() {
     stop_with_failures(2, 1).await;
 }
 
+/// Orders, from which a drain follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Drain {
+    Hold,
+    Stop,
+}
+
+impl Drain {
+    async fn order(self, service: &Service) {
+        match self {
+            Self::Stop => {
+                service.core.drain();
+                service.wait_for(|status| status.state == ServiceState::Draining).await;
+            }
+            Self::Hold => service.core.control(Control::Hold).await.map(|_| ()).unwrap(),
+        }
+    }
+
+    /// Nothing new is accepted.
+    async fn assert_refuses(self, service: &Service) {
+        let refused = service.core.submit(request(9, 10, 50)).await;
+        match self {
+            Self::Stop => assert!(matches!(refused, Err(Rejection::Draining)), "{refused:?}"),
+            Self::Hold => assert!(matches!(refused, Err(Rejection::Held { .. })), "{refused:?}"),
+        }
+    }
+
+    /// It ends as ordered, and a held service can be released.
+    async fn assert_done(self, service: Service) {
+        if self == Self::Hold {
+            service.wait_for(|status| status.state == ServiceState::Held).await;
+            assert_eq!(service.world.alive(), 0);
+            service.core.control(Control::Release).await.unwrap();
+            service.ask(request(2, 10, 50)).await;
+            service.core.drain();
+        }
+        service.over().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_lost_in_a_drain_is_replaced_and_the_streams_finish() {
+    let dies = Fault::AtToken(200, Die);
+    for drain in [Drain::Hold, Drain::Stop] {
+        for (script, moment) in [
+            (vec![dies], "serving"),
+            (vec![dies, Fault::AtToken(20, Die), Fault::NotLaunched], "serving"),
+            (vec![dies, Fault::StallLoading], "starting"),
+            (vec![dies, Fault::DieLoading, Fault::DieLoading], "backing_off"),
+        ] {
+            let world = World::scripted(script);
+            let timeout = Config { drain_timeout_s: 1000.0, ..config() };
+            let service = Service::serving(world, timeout).await;
+            // More than there are slots.
+            let clients: Vec<_> = (0..6)
+                .map(|seed| tokio::spawn(ask(service.core.clone(), request(seed, 10, 100))))
+                .collect();
+            service.wait_for(|status| status.tokens.generated_total > 20).await;
+            service.wait_for(|status| status.worker.state == moment).await;
+            drain.order(&service).await;
+            drain.assert_refuses(&service).await;
+            service.wait_for(|status| status.recycles.total > 0).await;
+            drain.assert_refuses(&service).await;
+            for client in clients {
+                client.await.unwrap();
+            }
+            drain.assert_done(service).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_without_a_worker_ends_at_its_deadline_with_one_honest_failure() {
+    for (drain, kind) in [(Drain::Hold, "held"), (Drain::Stop, "shutdown")] {
+        let world = World::scripted([Fault::AtToken(60, Die), Fault::StallLoading]);
+        let timeout = Config { drain_timeout_s: 20.0, ..config() };
+        let service = Service::serving(world, timeout).await;
+        let mut ticket = service.submit(&request(1, 10, 300)).await;
+        service.wait_for(|status| status.tokens.generated_total > 20).await;
+        let start = tokio::time::Instant::now();
+        drain.order(&service).await;
+        let read = read(&mut ticket.readers[0], 10, usize::MAX).await;
+        let Some(Outcome::Failed(failure)) = read.outcome else { panic!("{read:?}") };
+        assert_eq!(failure.kind, kind);
+        let took = start.elapsed().as_secs_f64();
+        assert!((19.9..20.1).contains(&took), "{took} s");
+        drain.assert_done(service).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stop_works_in_every_state() {
-    use super::worker::Fault;
     use shared::fault::WorkerExit;
     let model = Fault::ExitLoading(WorkerExit::Model);
     for (script, state) in [
         (vec![], ServiceState::Loading),
         (vec![Fault::StallLoading], ServiceState::Loading),
         (vec![Fault::DieLoading, Fault::DieLoading], ServiceState::BackingOff),
-        (vec![model], ServiceState::Held),
+        (vec![model; 2], ServiceState::BackingOff),
+        (vec![model; 9], ServiceState::Degraded),
     ] {
-        let service = Service::start(World::scripted(script), config());
+        let config = Config { failures_max: 8, ..config() };
+        let service = Service::start(World::scripted(script), config);
         service.wait_for(|status| status.state == state).await;
         service.stop().await;
     }
+    let service = Service::start(World::default(), config());
+    service.core.control(Control::Hold).await.unwrap();
+    service.wait_for(|status| status.state == ServiceState::Held).await;
+    service.stop().await;
 }

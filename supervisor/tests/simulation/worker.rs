@@ -24,6 +24,8 @@ pub(crate) const CONTEXT_LEN: u32 = 400;
 /// Slots of every life.
 pub(crate) const SLOTS: u32 = 4;
 const STEP: Duration = Duration::from_millis(10);
+/// From the end of a link to the end of its process, where that takes long.
+const REAPING: Duration = Duration::from_millis(200);
 const PREFILL_CHUNK: usize = 8;
 
 /// What goes wrong in a life, and when.
@@ -60,6 +62,8 @@ pub(crate) enum Fault {
 pub(crate) enum AtToken {
     /// … dies after it sent it.
     Die,
+    /// … dies, and is reaped a while after its link broke.
+    DieSlowly,
     /// … stops.
     Stall,
     /// … exits with a code.
@@ -168,7 +172,7 @@ impl World {
 
 fn random_fault(random: &mut Random) -> Fault {
     let at = random.below(40) + 1;
-    let what = match random.below(20) {
+    let what = match random.below(21) {
         0 => return Fault::NotLaunched,
         1 => return Fault::DieLoading,
         2 => return Fault::StallLoading,
@@ -185,6 +189,7 @@ fn random_fault(random: &mut Random) -> Fault {
         13 => AtToken::Garbage,
         14 => AtToken::CloseLink,
         15 => AtToken::Alien,
+        16 => AtToken::DieSlowly,
         _ => AtToken::Die,
     };
     Fault::AtToken(at, what)
@@ -261,6 +266,7 @@ struct Life {
 /// Why a life stops computing.
 enum Stop {
     Exit(Exit),
+    Dying,
     Stall,
 }
 
@@ -289,6 +295,11 @@ impl Life {
     async fn live(mut self) -> Exit {
         match self.serve().await {
             Err(Stop::Exit(exit)) => exit,
+            Err(Stop::Dying) => {
+                drop((self.read, self.write));
+                tokio::time::sleep(REAPING).await;
+                Exit::Signal("SIGSEGV".to_owned())
+            }
             Err(Stop::Stall) => std::future::pending().await,
             Ok(never) => never,
         }
@@ -490,6 +501,7 @@ impl Life {
                 self.tokens(own, id, position, vec![token]).await;
                 return Err(die());
             }
+            AtToken::DieSlowly => return Err(Stop::Dying),
             AtToken::Stall => return Err(Stop::Stall),
             AtToken::Exit(exit) => return Err(Stop::Exit(Exit::Known(exit))),
             AtToken::NonFinite => return Err(self.nonfinite(id, position).await),
