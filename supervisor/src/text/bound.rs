@@ -17,6 +17,8 @@ pub(super) struct Bound {
     /// Most bytes of plain text that one token stands for; `None` if there is no such limit.
     bytes_max: Option<NonZeroUsize>,
     composes: bool,
+    /// Which bytes have a token; the others are left out of a text.
+    has: [bool; 256],
 }
 
 impl Bound {
@@ -32,25 +34,36 @@ impl Bound {
             Model::SentencePiece => vocabulary.tokens[index].len(),
         });
         let bytes_max = bytes_max.max().and_then(NonZeroUsize::new);
-        // Otherwise bytes are left out, or a run of them becomes one unknown token.
-        let bytes_max = bytes_max.filter(|_| has_all_bytes(vocabulary));
-        Self { bytes_max, composes }
+        let has = bytes_with_token(vocabulary);
+        // Otherwise a run of the others becomes one unknown token.
+        let is_bounded = vocabulary.model == Model::ByteLevel || has_all(&has);
+        Self { bytes_max: bytes_max.filter(|_| is_bounded), composes, has }
     }
 
     /// No fewer tokens than these stand for a stretch of plain text.
     pub(super) fn least(&self, text: &str) -> usize {
         let Some(bytes_max) = self.bytes_max else { return 0 };
-        let bytes = if self.composes && !text.is_ascii() {
-            text.len().div_ceil(COMPOSED_PART)
-        } else {
+        let bytes = if has_all(&self.has) {
             text.len()
+        } else if self.composes && !text.is_ascii() {
+            // What it is composed to may have no token.
+            0
+        } else {
+            text.bytes().filter(|&byte| self.has[usize::from(byte)]).count()
         };
+        let is_shortened = self.composes && !text.is_ascii();
+        let bytes = if is_shortened { bytes.div_ceil(COMPOSED_PART) } else { bytes };
         bytes.div_ceil(bytes_max.get())
     }
 }
 
-/// Whether every byte that occurs in UTF-8 has a token of its own.
-fn has_all_bytes(vocabulary: &Vocabulary) -> bool {
+/// Whether every byte that occurs in UTF-8 has a token.
+fn has_all(has: &[bool; 256]) -> bool {
+    has.iter().enumerate().all(|(byte, has)| *has || matches!(byte, 0xc0 | 0xc1 | 0xf5..))
+}
+
+/// The bytes that have a token of their own.
+fn bytes_with_token(vocabulary: &Vocabulary) -> [bool; 256] {
     let mut has = [false; 256];
     for (token, kind) in vocabulary.tokens.iter().zip(&vocabulary.kinds) {
         let byte = match (vocabulary.model, kind) {
@@ -66,7 +79,7 @@ fn has_all_bytes(vocabulary: &Vocabulary) -> bool {
             has[byte] = true;
         }
     }
-    has.iter().enumerate().all(|(byte, has)| *has || matches!(byte, 0xc0 | 0xc1 | 0xf5..))
+    has
 }
 
 #[cfg(test)]
@@ -77,14 +90,24 @@ mod tests {
     use proptest::prelude::{Strategy, prop, prop_assert, proptest};
     use serde_json::json;
 
-    use crate::text::fixture::{qwen35_header, sentence_piece_header};
+    use crate::text::fixture::{Header, qwen35_header, sentence_piece_header};
     use crate::text::{ChatOptions, Text};
 
-    fn texts() -> [Arc<Text>; 2] {
-        [qwen35_header(), sentence_piece_header()].map(|header| {
+    fn texts() -> [Arc<Text>; 3] {
+        [qwen35_header(), sentence_piece_header(), sparse_header()].map(|header| {
             let header = header.text("tokenizer.chat_template", "<s>{{ messages[0].content }}</s>");
             Arc::new(Text::from_gguf(&header.gguf()).unwrap())
         })
+    }
+
+    /// Bytes of which most have no token, as in a few published vocabularies.
+    fn sparse_header() -> Header {
+        Header::default()
+            .text("tokenizer.ggml.model", "gpt2")
+            .text("tokenizer.ggml.pre", "gpt-2")
+            .texts("tokenizer.ggml.tokens", &["<s>", "</s>", "a", "l", "Ġ", "s", "al", "all"])
+            .i32s("tokenizer.ggml.token_type", &[3, 3, 1, 1, 1, 1, 1, 1])
+            .texts("tokenizer.ggml.merges", &["a l", "al l"])
     }
 
     /// What merges, composes, is special, or must be kept apart from what is.
