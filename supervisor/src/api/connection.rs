@@ -40,7 +40,7 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 const CLOSED_GRACE: Duration = Duration::from_millis(500);
 
 /// How often an open connection is looked at for what nothing wakes us for.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Bytes that may lie unread behind a request that waits for its answer. Behind more, the word
 /// that the client left may never reach us.
