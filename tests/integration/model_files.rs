@@ -239,3 +239,28 @@ fn a_file_cut_after_it_was_mapped_kills_no_supervisor() {
     assert_eq!(ask(), 200);
     server.finish();
 }
+
+#[test]
+fn a_cause_is_the_operators_and_clients_see_no_path_of_it() {
+    let dir = TempDir::new();
+    let path = dir.path().join("private.gguf");
+    let bytes = Builder::tiny();
+    // Only the worker looks at the shapes of tensors.
+    fs::write(&path, Builder { tensors: bytes.tensors[..4].to_vec(), ..bytes }.build()).unwrap();
+    let mut server = Setup::real(Some(&path)).flag("--failures-max", "2").start();
+    for allowed in ["worker lost", "epitaph", "held", "degraded"] {
+        server.allow(allowed);
+    }
+    wait_until("an honest state", Duration::from_secs(30), || {
+        server.status()["state"] == "held" || server.status()["state"] == "degraded"
+    });
+    let told = String::from_utf8(server.ctl(&["status"]).stdout).unwrap();
+    assert!(told.contains("private.gguf"), "the operator sees where: {told}");
+    let refused = server.client().post("/v1/chat/completions", &question("a", 1));
+    for response in [refused, server.client().get("/readyz"), server.client().get("/health")] {
+        assert_eq!(response.status(), 503);
+        let said = response.text();
+        assert!(said.contains("code 11 (model)") && !said.contains("private.gguf"), "{said}");
+    }
+    server.finish();
+}

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::event_loop::Rejection;
 use crate::session::log::Failure;
+use crate::worker::exit::public;
 
 /// SDKs give up at once when they are told to wait longer than two minutes; a minute is safe.
 const RETRY_AFTER_S_MAX: u32 = 60;
@@ -215,7 +216,7 @@ impl From<&Failure> for ApiError {
         } else {
             (StatusCode::INTERNAL_SERVER_ERROR, "server_error")
         };
-        let mut error = Self::new(status, kind, failure.message.clone());
+        let mut error = Self::new(status, kind, public(&failure.message));
         let position = failure.position.map(|position| position.0);
         error.0.extra = Map::from_iter([
             ("kind".to_owned(), failure.kind.into()),

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::App;
 use super::error::ApiError;
 use crate::status::{ServiceState, Status};
+use crate::worker::exit::public;
 
 /// `GET /health`, `/v1/health`, `/readyz`.
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
@@ -22,11 +23,11 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, A
         ServiceState::Recycling => ("recycle", "the worker is being replaced; requests wait"),
         ServiceState::BackingOff => ("recycle", "the worker could not start and is tried again"),
         ServiceState::Degraded => ("degraded", "the worker failed again and again"),
-        ServiceState::Held => ("held", "the operator or a lasting fault holds the worker"),
+        ServiceState::Held => ("held", "the operator holds the worker"),
         ServiceState::Draining => ("shutdown", "the service is stopping"),
     };
     let message = match &status.cause {
-        Some(cause) => format!("{message}: {cause}"),
+        Some(cause) => format!("{message}: {}", public(cause)),
         None => message.to_owned(),
     };
     Err(if status.state == ServiceState::Held {

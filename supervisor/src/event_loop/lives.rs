@@ -9,6 +9,7 @@ use super::life::{END_GRACE, Life};
 use super::service::Service;
 use crate::session::log::{Failure, Outcome};
 use crate::session::{Session, State};
+use crate::worker::exit::public;
 use crate::worker::link::{Link, Transport, Unsendable};
 use crate::worker::process::{Kill, Report};
 use crate::worker::{self, Reason};
@@ -190,6 +191,8 @@ impl Service {
     }
 
     fn convict(&mut self, id: SessionId, failure: Failure, reason: &Reason) {
+        let reason = reason.to_string();
+        let reason = public(&reason);
         let message = format!(
             "{STRIKES_MAX} worker processes in a row ended while this request was being computed \
              and gave no new token; of the last: {reason}. Do not send it again: it would end the \

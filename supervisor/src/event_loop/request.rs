@@ -6,6 +6,7 @@ use shared::ids::{Incarnation, RequestId, TokenId};
 use shared::protocol::Sampling;
 
 use crate::session::log::LogReader;
+use crate::worker::exit::public;
 
 /// A request that was read, checked and turned into tokens. It is accepted whole or not at all;
 /// one session is made for each choice of each prompt.
@@ -59,7 +60,7 @@ pub enum Rejection {
         total_bytes: u64,
     },
     /// The worker failed again and again; it is still tried.
-    #[error("the service is degraded: {cause}; retry after {retry_after_s} s")]
+    #[error("the service is degraded: {}; retry after {retry_after_s} s", public(cause))]
     Degraded {
         /// What the last failure was.
         cause: String,
@@ -67,7 +68,7 @@ pub enum Rejection {
         retry_after_s: u32,
     },
     /// The operator, or a fault that a restart cannot cure, holds the worker.
-    #[error("the service is held: {cause}")]
+    #[error("the service is held: {}", public(cause))]
     Held {
         /// Who or what holds it.
         cause: String,
