@@ -213,7 +213,7 @@ fn deadlines_act_when_they_pass_and_not_before() {
 #[test]
 fn a_killed_process_that_does_not_end_is_reported_once_and_none_is_started_beside_it() {
     let at = Instant::now();
-    for index in 1..5 {
+    for index in [1, 3, 4] {
         let mut worker = worker(index, Intent::Run, at);
         let before = worker.incarnation;
         let killed = at + seconds(120);
