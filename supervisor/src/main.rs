@@ -35,9 +35,7 @@ fn serve(matches: &ArgMatches) -> Result<ExitCode, StartError> {
     settings.validate()?;
     journal::init(&settings.config.log)
         .map_err(|error| StartError::new(Exit::Configuration, error))?;
-    for variable in settings::unknown_variables(&settings::environment()) {
-        tracing::warn!(variable, "this variable names no key and is ignored; misspelled?");
-    }
+    settings::warn_of_unknown_variables(&settings::environment());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(RUNTIME_THREADS)
         .enable_all()

@@ -164,16 +164,18 @@ pub fn control_socket(environment: &BTreeMap<String, String>, state_dir: &Path) 
     }
 }
 
-/// Variables that look like keys and are none: most likely misspelled.
-#[must_use]
-pub fn unknown_variables(environment: &BTreeMap<String, String>) -> Vec<&str> {
+/// Warns of variables that look like keys and are none: most likely misspelled.
+pub fn warn_of_unknown_variables(environment: &BTreeMap<String, String>) {
     let is_known = |name: &str| {
         keys::KEYS.iter().any(|key| key.variable() == name)
             || OTHER_VARIABLES.contains(&name)
             || name.starts_with("STRATA_TEST_")
     };
-    let names = environment.keys().map(String::as_str);
-    names.filter(|name| name.starts_with("STRATA_") && !is_known(name)).collect()
+    for variable in environment.keys() {
+        if variable.starts_with("STRATA_") && !is_known(variable) {
+            tracing::warn!(variable, "this variable names no key and is ignored; misspelled?");
+        }
+    }
 }
 
 /// The process's environment; entries that are not UTF-8 are left out.
