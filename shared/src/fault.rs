@@ -53,6 +53,23 @@ impl WorkerExit {
         self as u8
     }
 
+    /// The name in epitaphs and, but for one word, in the supervisor's counters.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Clean => "clean",
+            Self::Usage => "usage",
+            Self::Protocol => "protocol",
+            Self::Model => "model",
+            Self::OutOfMemory => "out_of_memory",
+            Self::NonFinite => "non_finite",
+            Self::SupervisorGone => "supervisor_gone",
+            Self::Panic => "panic",
+            Self::Backend => "backend",
+            Self::WeightsUnreadable => "weights_unreadable",
+        }
+    }
+
     /// The exit that a process exit code stands for.
     #[must_use]
     pub fn from_code(code: i32) -> Option<Self> {

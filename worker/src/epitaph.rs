@@ -91,19 +91,7 @@ struct ExitName(WorkerExit);
 
 impl fmt::Display for ExitName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.0 {
-            WorkerExit::Clean => "clean",
-            WorkerExit::Usage => "usage",
-            WorkerExit::Protocol => "protocol",
-            WorkerExit::Model => "model",
-            WorkerExit::OutOfMemory => "out_of_memory",
-            WorkerExit::NonFinite => "non_finite",
-            WorkerExit::SupervisorGone => "supervisor_gone",
-            WorkerExit::Panic => "panic",
-            WorkerExit::Backend => "backend",
-            WorkerExit::WeightsUnreadable => "weights_unreadable",
-        };
-        write!(f, "{name}({})", self.0.code())
+        write!(f, "{}({})", self.0.name(), self.0.code())
     }
 }
 

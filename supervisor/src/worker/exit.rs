@@ -59,8 +59,6 @@ impl Reason {
     pub fn name(&self) -> String {
         match self {
             Self::Exited { exit, .. } => match exit {
-                Exit::Known(WorkerExit::NonFinite) => "nonfinite".to_owned(),
-                Exit::Known(WorkerExit::Protocol) => "protocol".to_owned(),
                 Exit::Known(exit) => exit_name(*exit).to_owned(),
                 Exit::Unknown(code) => format!("exit_{code}"),
                 Exit::Signal(name) => name.to_lowercase(),
@@ -156,20 +154,13 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The name of an exit code, as the README's table has it.
+/// The name of an exit code in counters and causes. A value that is not finite has one name
+/// there, however it was reported: the API's.
 #[must_use]
 pub fn exit_name(exit: WorkerExit) -> &'static str {
     match exit {
-        WorkerExit::Clean => "clean",
-        WorkerExit::Usage => "usage",
-        WorkerExit::Protocol => "protocol",
-        WorkerExit::Model => "model",
-        WorkerExit::OutOfMemory => "out_of_memory",
         WorkerExit::NonFinite => "nonfinite",
-        WorkerExit::SupervisorGone => "supervisor_gone",
-        WorkerExit::Panic => "panic",
-        WorkerExit::Backend => "backend",
-        WorkerExit::WeightsUnreadable => "weights_unreadable",
+        exit => exit.name(),
     }
 }
 
