@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use strata_kernels::cpu::kv::{Heads, KvPage, PAGE_LEN};
 use strata_kernels::cpu::sample::{SampleParams, SampleScratch, SeenTokens, sample};
 use strata_kernels::cpu::{
-    AttentionPart, RopeAngles, RopeTable, attention, kv_append, rms_norm, rope, swiglu,
+    AttentionPart, RopeAngles, RopePairs, RopeTable, attention, kv_append, rms_norm, rope, swiglu,
 };
 use strata_kernels::isa::Isa;
 use strata_kernels::pool::Pool;
@@ -91,7 +91,7 @@ fn row_times(pool: &Pool, isa: Isa) {
     let x = noise(N_TOKENS * width, 2.0);
     let mut out = vec![0.0; x.len()];
     let norm = best_of(|| rms_norm(pool, isa, &x, &x[..width], 1.0e-5, &mut out));
-    let table = RopeTable::new(64, 1.0e4, 1.0, None).expect("legal settings");
+    let table = RopeTable::new(RopePairs::Adjacent, 64, 1.0e4, 1.0, None).expect("legal settings");
     let mut angles = RopeAngles::default();
     let make = best_of(|| table.angles(0..512, &mut angles));
     let turn = best_of(|| rope(pool, isa, &mut out, 64, &angles));

@@ -3,11 +3,15 @@
 #![forbid(unsafe_code)]
 
 pub mod attention;
+pub mod attention_gate;
 pub mod dequantize;
 pub mod embed;
+pub mod hyper;
 pub mod kv_append;
 pub mod matmul;
+pub mod ngram;
 pub mod nonfinite_scan;
+pub mod ple_gate;
 pub mod residual_add;
 pub mod rms_norm;
 pub mod rope;

@@ -51,3 +51,28 @@ fn tokens_pick_their_rows_in_order() {
     assert!(out[5].is_nan());
     cpu::embed(&w, &[], &mut []);
 }
+
+#[test]
+fn scattered_rows_are_those_of_the_reference() {
+    let (n_rows, width) = (300_u16, 160);
+    let bytes: Vec<u8> = (0..n_rows * width)
+        .flat_map(|value| half::f16::from_f32(f32::from(value % 1999) / 8.0).to_le_bytes())
+        .collect();
+    let (n_rows, width) = (usize::from(n_rows), usize::from(width));
+    let w = WeightView::new(BlockFormat::F16, n_rows, width, &bytes).unwrap();
+    for n in [0, 1, 16, 17, 48] {
+        let rows: Vec<u64> = (0..n).map(|index| (index * 7919 + 299) % n_rows as u64).collect();
+        let (mut actual, mut expected) =
+            (vec![0.0; rows.len() * width], vec![1.0; rows.len() * width]);
+        cpu::embed_rows(&w, &rows, &mut actual);
+        strata_kernels::reference::embed::embed_rows(&w, &rows, &mut expected);
+        assert_eq!(actual, expected);
+    }
+}
+
+#[test]
+#[should_panic(expected = "row 18446744073709551615 of 1")]
+fn a_row_outside_the_table_is_refused() {
+    let w = WeightView::new(BlockFormat::F32, 1, 1, &[0; 4]).unwrap();
+    cpu::embed_rows(&w, &[u64::MAX], &mut [0.0]);
+}

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Random, bits};
-use strata_kernels::cpu::rms_norm;
+use common::{Random, assert_near, bits, same_everywhere};
+use strata_kernels::cpu::{rms_norm, rms_norm_streams};
 use strata_kernels::isa::Isa;
 use strata_kernels::pool::Pool;
 use strata_kernels::reference;
@@ -65,5 +65,29 @@ fn a_planted_value_shows_in_its_row_and_in_no_other() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn streams_are_normed_each_by_itself() {
+    for (n_streams, stream_width, n_rows) in [(4, 37, 5), (1, 16, 2), (4, 128, 40), (3, 1, 1)] {
+        let width = n_streams * stream_width;
+        let mut random = Random(11);
+        let (mut x, weight) = (random.values(n_rows * width, 3.0), random.values(width, 2.0));
+        // One stream far larger than the others: it must not shrink them.
+        x[..stream_width].iter_mut().for_each(|x| *x *= 1.0e6);
+        let out = same_everywhere(|pool, isa| {
+            let mut out = vec![f32::NAN; x.len()];
+            rms_norm_streams(pool, isa, &x, &weight, n_streams, EPS, &mut out);
+            out
+        });
+        let mut expected = vec![0.0; x.len()];
+        reference::rms_norm::rms_norm_streams(&x, &weight, n_streams, EPS, &mut expected);
+        assert_near(&out, &expected, TOLERANCE, 0.0);
+        let (pool, isa) = (Pool::new(1), Isa::detect());
+        let mut alone = vec![0.0; stream_width];
+        let last = x.len() - stream_width..;
+        rms_norm(&pool, isa, &x[last.clone()], &weight[width - stream_width..], EPS, &mut alone);
+        assert_eq!(bits(&alone), bits(&out[last]));
     }
 }

@@ -1,4 +1,4 @@
-//! The exponential function on sixteen lanes.
+//! The exponential function on sixteen lanes, and two made of it.
 
 use super::lanes::Lanes;
 
@@ -36,6 +36,19 @@ pub(crate) fn exp<L: Lanes>(lanes: L, x: L::Float) -> L::Float {
     p = lanes.fma(p, r, lanes.splat(1.0));
     p = lanes.fma(p, r, lanes.splat(1.0));
     lanes.scale(p, n)
+}
+
+/// The logistic function `1 / (1 + exp(-x))`: 0 at -Inf, 1 at Inf, NaN at NaN.
+#[inline(always)]
+pub(crate) fn sigmoid<L: Lanes>(lanes: L, x: L::Float) -> L::Float {
+    let one = lanes.splat(1.0);
+    lanes.div(one, lanes.add(one, exp(lanes, lanes.sub(lanes.splat(0.0), x))))
+}
+
+/// `x / (1 + exp(-x))`. NaN at -Inf: nothing is hidden.
+#[inline(always)]
+pub(crate) fn silu<L: Lanes>(lanes: L, x: L::Float) -> L::Float {
+    lanes.div(x, lanes.add(lanes.splat(1.0), exp(lanes, lanes.sub(lanes.splat(0.0), x))))
 }
 
 /// Largest relative error of [`exp`] where the result is normal: half a step (6e-8) for the last

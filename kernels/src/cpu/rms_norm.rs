@@ -1,4 +1,5 @@
-//! Root mean square normalisation: `y = x / sqrt(mean(x^2) + eps) * w`, per row.
+//! Root mean square normalisation: `y = x / sqrt(mean(x^2) + eps) * w`, per row, or per stream of a
+//! wide row.
 
 use super::lanes::{Kernel, LANES, Lanes, dispatch};
 use super::pool::Pool;
@@ -20,24 +21,50 @@ use crate::isa::Isa;
 ///
 /// Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
 pub fn rms_norm(pool: &Pool, isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    rms_norm_streams(pool, isa, x, weight, 1, eps, out);
+}
+
+/// The same over the streams of a wide row: each has its own mean and its own part of the weight.
+///
+/// # Shapes
+///
+/// `x` and `out`: `(n_tokens, n_streams * d_model)`; `weight`: `(n_streams * d_model)`.
+///
+/// # Panics
+///
+/// When the lengths do not fit those shapes.
+pub fn rms_norm_streams(
+    pool: &Pool,
+    isa: Isa,
+    x: &[f32],
+    weight: &[f32],
+    n_streams: usize,
+    eps: f32,
+    out: &mut [f32],
+) {
     let width = weight.len();
     assert_eq!(x.len(), out.len(), "rms_norm: input and output differ in length");
     if x.is_empty() {
         return;
     }
-    assert!(width > 0 && x.len().is_multiple_of(width), "rms_norm: {} / {width}", x.len());
+    assert!(
+        width > 0 && x.len().is_multiple_of(width) && width.is_multiple_of(n_streams),
+        "rms_norm: {} / {width} / {n_streams}",
+        x.len()
+    );
     let out = SharedMut::new(out);
     for_row_ranges(pool, x.len() / width, width, &|rows| {
         let (start, len) = (rows.start * width, rows.len() * width);
         // SAFETY: the ranges of rows are disjoint.
         let out = unsafe { out.part(start, len) };
-        dispatch(isa, RmsNorm { x: &x[start..start + len], weight, eps, out });
+        dispatch(isa, RmsNorm { x: &x[start..start + len], weight, n_streams, eps, out });
     });
 }
 
 struct RmsNorm<'a> {
     x: &'a [f32],
     weight: &'a [f32],
+    n_streams: usize,
     eps: f32,
     out: &'a mut [f32],
 }
@@ -47,17 +74,19 @@ impl Kernel for RmsNorm<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let width = self.weight.len();
-        for (x, out) in self.x.chunks_exact(width).zip(self.out.chunks_exact_mut(width)) {
+        let stream_width = self.weight.len() / self.n_streams;
+        let streams = self.x.chunks_exact(stream_width);
+        for (index, (x, out)) in streams.zip(self.out.chunks_exact_mut(stream_width)).enumerate() {
+            let start = index % self.n_streams * stream_width;
             let scale = inverse_rms(lanes, x, self.eps);
-            multiply(lanes, x, scale, self.weight, out);
+            multiply(lanes, x, scale, &self.weight[start..][..stream_width], out);
         }
     }
 }
 
 /// `1 / sqrt(mean(x^2) + eps)`: lane sums over the row in order, then one tree.
 #[inline(always)]
-fn inverse_rms<L: Lanes>(lanes: L, x: &[f32], eps: f32) -> f32 {
+pub(super) fn inverse_rms<L: Lanes>(lanes: L, x: &[f32], eps: f32) -> f32 {
     let mut sum = lanes.splat(0.0);
     let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {

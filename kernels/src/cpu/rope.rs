@@ -1,5 +1,5 @@
-//! Rotary position embedding over adjacent pairs: `(x[2i], x[2i + 1])` turns by
-//! `position * base^(-2i / n_rot)`.
+//! Rotary position embedding: pair `i` of a head turns by `position * base^(-2i / n_rot)`, the pair
+//! being `(x[2i], x[2i + 1])` or `(x[i], x[i + n_rot / 2])`.
 //!
 //! The angles of a pass are the same in every layer, for queries and for keys: [`RopeAngles`] holds
 //! their sines and cosines, computed once per pass from a [`RopeTable`].
@@ -36,9 +36,20 @@ pub enum RopeError {
     },
 }
 
+/// Which elements of a head make the pairs that turn.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RopePairs {
+    /// `(x[2i], x[2i + 1])`.
+    #[default]
+    Adjacent,
+    /// `(x[i], x[i + n_rot / 2])`.
+    Halves,
+}
+
 /// The angle per position of every pair.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeTable {
+    pairs: RopePairs,
     per_position: Vec<f64>,
 }
 
@@ -57,6 +68,7 @@ impl RopeTable {
     /// Su et al., "RoFormer", 2021; Chen et al., "Extending Context Window of Large Language Models
     /// via Positional Interpolation", 2023.
     pub fn new(
+        pairs: RopePairs,
         n_rot: usize,
         base: f64,
         scale: f64,
@@ -84,7 +96,7 @@ impl RopeTable {
                 *angle /= positive("factor", f64::from(factor))?;
             }
         }
-        Ok(Self { per_position })
+        Ok(Self { pairs, per_position })
     }
 
     /// Elements of a head that turn.
@@ -93,20 +105,37 @@ impl RopeTable {
         2 * self.per_position.len()
     }
 
-    /// Sines and cosines for the rows of a pass, into reused memory. In f64, then rounded.
+    /// Which elements make the pairs.
+    #[must_use]
+    pub fn pairs(&self) -> RopePairs {
+        self.pairs
+    }
+
+    /// Sines and cosines for the rows of a pass, into reused memory. In f64, whose sine and cosine
+    /// reduce any angle accurately, then rounded.
     pub fn angles(&self, positions: impl IntoIterator<Item = u32>, out: &mut RopeAngles) {
-        out.n_rot = self.n_rot();
+        let (n_rot, n_pairs) = (self.n_rot(), self.per_position.len());
+        out.pairs = self.pairs;
+        out.n_rot = n_rot;
         out.n_rows = 0;
         out.cosines.clear();
         out.sines.clear();
         for position in positions {
+            let start = out.n_rows * n_rot;
             out.n_rows += 1;
-            for angle in &self.per_position {
+            out.cosines.resize(start + n_rot, 0.0);
+            out.sines.resize(start + n_rot, 0.0);
+            let (cosines, sines) = (&mut out.cosines[start..], &mut out.sines[start..]);
+            for (pair, angle) in self.per_position.iter().enumerate() {
                 let (sine, cosine) = (f64::from(position) * angle).sin_cos();
                 #[expect(clippy::cast_possible_truncation, reason = "rounded to f32")]
                 let (sine, cosine) = (sine as f32, cosine as f32);
-                out.cosines.extend([cosine; 2]);
-                out.sines.extend([-sine, sine]);
+                let (first, second) = match self.pairs {
+                    RopePairs::Adjacent => (2 * pair, 2 * pair + 1),
+                    RopePairs::Halves => (pair, pair + n_pairs),
+                };
+                (cosines[first], cosines[second]) = (cosine, cosine);
+                (sines[first], sines[second]) = (-sine, sine);
             }
         }
     }
@@ -115,11 +144,12 @@ impl RopeTable {
 /// Sines and cosines of the rows of one pass, laid out for vectors: `(n_tokens, n_rot)` each.
 #[derive(Debug, Clone, Default)]
 pub struct RopeAngles {
+    pairs: RopePairs,
     n_rot: usize,
     n_rows: usize,
-    /// Each twice.
+    /// Each twice, at both elements of its pair.
     cosines: Vec<f32>,
-    /// Each twice, the first negated.
+    /// The same, that of the first element negated.
     sines: Vec<f32>,
 }
 
@@ -173,7 +203,10 @@ impl Kernel for Rope<'_> {
             let cosines = &self.angles.cosines[start..start + n_rot];
             let sines = &self.angles.sines[start..start + n_rot];
             for head in row.chunks_exact_mut(self.head_dim) {
-                turn(lanes, &mut head[..n_rot], cosines, sines);
+                match self.angles.pairs {
+                    RopePairs::Adjacent => turn(lanes, &mut head[..n_rot], cosines, sines),
+                    RopePairs::Halves => turn_halves(lanes, &mut head[..n_rot], cosines, sines),
+                }
             }
         }
     }
@@ -196,4 +229,44 @@ fn turn<L: Lanes>(lanes: L, x: &mut [f32], cosines: &[f32], sines: &[f32]) {
         let sine = lanes.load_part(sines_rest, 0.0);
         lanes.store_part(lanes.fma(lanes.swap_pairs(v), sine, straight), x_rest);
     }
+}
+
+/// The same arithmetic with an element's partner half a head away.
+#[inline(always)]
+fn turn_halves<L: Lanes>(lanes: L, x: &mut [f32], cosines: &[f32], sines: &[f32]) {
+    let n_pairs = x.len() / 2;
+    let (low, high) = x.split_at_mut(n_pairs);
+    // The cosines of both halves are equal, and so are the sines but for their sign.
+    let (cosines, sines) = (&cosines[..n_pairs], &sines[n_pairs..]);
+    let (low, low_rest) = low.as_chunks_mut::<LANES>();
+    let (high, high_rest) = high.as_chunks_mut::<LANES>();
+    let (cosines, cosines_rest) = cosines.as_chunks::<LANES>();
+    let (sines, sines_rest) = sines.as_chunks::<LANES>();
+    for (((low, high), cosine), sine) in low.iter_mut().zip(high).zip(cosines).zip(sines) {
+        let (a, b) = (lanes.load(low), lanes.load(high));
+        let (a, b) = turned(lanes, a, b, lanes.load(cosine), lanes.load(sine));
+        lanes.store(a, low);
+        lanes.store(b, high);
+    }
+    if !low_rest.is_empty() {
+        let (a, b) = (lanes.load_part(low_rest, 0.0), lanes.load_part(high_rest, 0.0));
+        let cosine = lanes.load_part(cosines_rest, 0.0);
+        let (a, b) = turned(lanes, a, b, cosine, lanes.load_part(sines_rest, 0.0));
+        lanes.store_part(a, low_rest);
+        lanes.store_part(b, high_rest);
+    }
+}
+
+/// `(a cosine - b sine, b cosine + a sine)`, the additions fused.
+#[inline(always)]
+fn turned<L: Lanes>(
+    lanes: L,
+    a: L::Float,
+    b: L::Float,
+    cosine: L::Float,
+    sine: L::Float,
+) -> (L::Float, L::Float) {
+    let minus_sine = lanes.sub(lanes.splat(0.0), sine);
+    let first = lanes.fma(b, minus_sine, lanes.mul(a, cosine));
+    (first, lanes.fma(a, sine, lanes.mul(b, cosine)))
 }

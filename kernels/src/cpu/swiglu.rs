@@ -1,9 +1,9 @@
 //! The gated activation of the feed-forward block: `silu(gate) * up`.
 
-use super::exp::exp;
+use super::exp::silu;
 use super::lanes::{Kernel, LANES, Lanes, dispatch};
 use super::pool::Pool;
-use super::rows::for_row_ranges;
+use super::rows::for_vectors;
 use super::shared_mut::SharedMut;
 use crate::isa::Isa;
 
@@ -24,13 +24,10 @@ pub fn swiglu(pool: &Pool, isa: Isa, gate: &[f32], up: &[f32], out: &mut [f32]) 
     assert!(gate.len() == up.len() && gate.len() == out.len(), "swiglu: lengths differ");
     let n = gate.len();
     let out = SharedMut::new(out);
-    // As rows of one vector each, the last one partly filled: no element's place in a vector
-    // depends on how they are shared out.
-    for_row_ranges(pool, n.div_ceil(LANES), LANES, &|rows| {
-        let (start, end) = (rows.start * LANES, (rows.end * LANES).min(n));
+    for_vectors(pool, n, &|range| {
         // SAFETY: the ranges are disjoint.
-        let out = unsafe { out.part(start, end - start) };
-        dispatch(isa, Swiglu { gate: &gate[start..end], up: &up[start..end], out });
+        let out = unsafe { out.part(range.start, range.len()) };
+        dispatch(isa, Swiglu { gate: &gate[range.clone()], up: &up[range], out });
     });
 }
 
@@ -60,7 +57,5 @@ impl Kernel for Swiglu<'_> {
 
 #[inline(always)]
 fn gated<L: Lanes>(lanes: L, gate: L::Float, up: L::Float) -> L::Float {
-    let one = lanes.splat(1.0);
-    let e = exp(lanes, lanes.sub(lanes.splat(0.0), gate));
-    lanes.mul(lanes.div(gate, lanes.add(one, e)), up)
+    lanes.mul(silu(lanes, gate), up)
 }

@@ -18,3 +18,17 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         }
     }
 }
+
+/// See `cpu::rms_norm_streams`.
+pub fn rms_norm_streams(x: &[f32], weight: &[f32], n_streams: usize, eps: f32, out: &mut [f32]) {
+    let (width, stream_width) = (weight.len(), weight.len() / n_streams);
+    if width == 0 {
+        return;
+    }
+    for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+        for start in (0..width).step_by(stream_width) {
+            let range = start..start + stream_width;
+            rms_norm(&x[range.clone()], &weight[range.clone()], eps, &mut out[range]);
+        }
+    }
+}

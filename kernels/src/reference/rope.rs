@@ -1,7 +1,10 @@
-//! Adjacent pairs turn by `position * scale * base^(-2i / n_rot) / factors[i]`.
+//! Pairs turn by `position * scale * base^(-2i / n_rot) / factors[i]`.
+
+use crate::cpu::RopePairs;
 
 /// Turns one head at one position. See `cpu::rope`.
 pub fn rope(
+    pairs: RopePairs,
     head: &mut [f32],
     n_rot: usize,
     position: u32,
@@ -16,8 +19,12 @@ pub fn rope(
         let angle = f64::from(position) * scale * base.powf(exponent) / factor;
         #[expect(clippy::cast_possible_truncation, reason = "rounded to f32")]
         let (sine, cosine) = (angle.sin() as f32, angle.cos() as f32);
-        let (x, y) = (head[2 * pair], head[2 * pair + 1]);
-        head[2 * pair] = x * cosine - y * sine;
-        head[2 * pair + 1] = x * sine + y * cosine;
+        let (first, second) = match pairs {
+            RopePairs::Adjacent => (2 * pair, 2 * pair + 1),
+            RopePairs::Halves => (pair, pair + n_rot / 2),
+        };
+        let (x, y) = (head[first], head[second]);
+        head[first] = x * cosine - y * sine;
+        head[second] = x * sine + y * cosine;
     }
 }

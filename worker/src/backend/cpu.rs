@@ -5,7 +5,7 @@ use std::thread::available_parallelism;
 
 use kernels::cpu::kv::{Heads, KvPage};
 use kernels::cpu::pool::Pool;
-use kernels::cpu::{self, Activations, AttentionPart, RopeAngles, RopeTable};
+use kernels::cpu::{self, Activations, AttentionPart, RopeAngles, RopePairs, RopeTable};
 use kernels::isa::Isa;
 
 use super::{Backend, Span};
@@ -74,7 +74,7 @@ impl Backend for Cpu {
         let heads = Heads::new(hyper.n_heads, hyper.n_kv_heads, hyper.head_dim)
             .map_err(|error| unusable(&error))?;
         let (base, scale) = (f64::from(hyper.rope_base), f64::from(hyper.rope_scale));
-        let rope = RopeTable::new(hyper.n_rot, base, scale, rope_factors)
+        let rope = RopeTable::new(RopePairs::Adjacent, hyper.n_rot, base, scale, rope_factors)
             .map_err(|error| unusable(&error))?;
         #[expect(clippy::cast_precision_loss, reason = "a head's width is far below 2^24")]
         let attention_scale = 1.0 / (hyper.head_dim as f32).sqrt();
