@@ -35,10 +35,28 @@ impl Random {
 /// Bytes of the f16 fields of a block, where arbitrary bits would be an infinity.
 fn half_fields(format: BlockFormat) -> &'static [usize] {
     match format {
-        BlockFormat::Q8_0 | BlockFormat::Q4_0 | BlockFormat::Q5_0 => &[0],
         BlockFormat::Q4_1 | BlockFormat::Q5_1 | BlockFormat::Q4K | BlockFormat::Q5K => &[0, 2],
+        BlockFormat::Q2K => &[80, 82],
+        BlockFormat::Q3K => &[108],
         BlockFormat::Q6K => &[208],
+        BlockFormat::Tq1_0 => &[52],
+        BlockFormat::Tq2_0 => &[64],
+        BlockFormat::Iq1M => &[48],
         BlockFormat::F32 | BlockFormat::F16 | BlockFormat::Bf16 => &[],
+        BlockFormat::Mxfp4 | BlockFormat::Nvfp4 => &[],
+        _ => &[0],
+    }
+}
+
+/// Writes the f16 field at `at`, which IQ1_M scatters over the upper halves of four words.
+fn put_half(format: BlockFormat, block: &mut [u8], at: usize, value: half::f16) {
+    let bits = value.to_bits();
+    if format == BlockFormat::Iq1M {
+        for (part, word) in block[at..].chunks_exact_mut(2).enumerate() {
+            word[1] = word[1] & 0x0f | ((bits >> (4 * part)) as u8 & 0x0f) << 4;
+        }
+    } else {
+        block[at..at + 2].copy_from_slice(&bits.to_le_bytes());
     }
 }
 
@@ -56,8 +74,10 @@ fn random_weights(random: &mut Random, format: BlockFormat, rows: usize, cols: u
     let mut bytes: Vec<u8> = (0..n_bytes).map(|_| random.next().to_le_bytes()[3]).collect();
     for block in bytes.chunks_exact_mut(format.block_bytes()) {
         for &at in half_fields(format) {
-            let scale = half::f16::from_f32(random.signed() / 8.0);
-            block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+            put_half(format, block, at, half::f16::from_f32(random.signed() / 8.0));
+        }
+        if format == BlockFormat::Mxfp4 {
+            block[0] = 120 + block[0] % 8;
         }
     }
     bytes
@@ -73,6 +93,7 @@ fn widths(format: BlockFormat) -> &'static [usize] {
     match format.block_len() {
         1 => &[1, 15, 16, 17, 100, 576],
         32 => &[32, 96, 576],
+        64 => &[64, 192, 576],
         _ => &[256, 768],
     }
 }
@@ -224,7 +245,7 @@ fn a_nonfinite_scale_reaches_every_output_of_its_weight_row_and_no_other() {
             for planted in [half::f16::NAN, half::f16::INFINITY, half::f16::NEG_INFINITY] {
                 let mut bytes = random_weights(&mut random, format, rows, cols);
                 let at = (bad + 1) * format.row_bytes(cols).unwrap() - format.block_bytes() + field;
-                bytes[at..at + 2].copy_from_slice(&planted.to_le_bytes());
+                put_half(format, &mut bytes[at - field..], field, planted);
                 let w = WeightView::new(format, rows, cols, &bytes).unwrap();
                 for n_tokens in [1, 3, 8] {
                     // Zeros too: infinity times zero is no number, not zero.
@@ -259,7 +280,10 @@ fn extremes_of_codes_and_activations_do_not_saturate() {
             let mut bytes = vec![byte; rows * format.row_bytes(cols).unwrap()];
             for block in bytes.chunks_exact_mut(format.block_bytes()) {
                 for &at in half_fields(format) {
-                    block[at..at + 2].copy_from_slice(&half::f16::ONE.to_le_bytes());
+                    put_half(format, block, at, half::f16::ONE);
+                }
+                if format == BlockFormat::Mxfp4 {
+                    block[0] = 127;
                 }
             }
             let w = WeightView::new(format, rows, cols, &bytes).unwrap();

@@ -3,6 +3,15 @@
 //! Source: `ggml-common.h` for the layouts, `ggml-quants.c` (`dequantize_row_*`) for the order of
 //! operations; equal bit by bit to what gguf-py reads (`tests/fixtures/README.md`).
 
+mod fp4;
+mod iq1;
+mod iq2;
+mod iq3;
+mod iq4;
+mod k;
+mod legacy;
+mod ternary;
+
 use half::{bf16, f16};
 
 use crate::format::BlockFormat;
@@ -19,14 +28,30 @@ pub fn dequantize_row(format: BlockFormat, bytes: &[u8], out: &mut [f32]) {
         BlockFormat::F32 => f32_element,
         BlockFormat::F16 => f16_element,
         BlockFormat::Bf16 => bf16_element,
-        BlockFormat::Q8_0 => q8_0,
-        BlockFormat::Q4_0 => q4_0,
-        BlockFormat::Q4_1 => q4_1,
-        BlockFormat::Q5_0 => q5_0,
-        BlockFormat::Q5_1 => q5_1,
-        BlockFormat::Q4K => q4_k,
-        BlockFormat::Q5K => q5_k,
-        BlockFormat::Q6K => q6_k,
+        BlockFormat::Q8_0 => legacy::q8_0,
+        BlockFormat::Q4_0 => legacy::q4_0,
+        BlockFormat::Q4_1 => legacy::q4_1,
+        BlockFormat::Q5_0 => legacy::q5_0,
+        BlockFormat::Q5_1 => legacy::q5_1,
+        BlockFormat::Q2_0 => legacy::q2_0,
+        BlockFormat::Q2K => k::q2_k,
+        BlockFormat::Q3K => k::q3_k,
+        BlockFormat::Q4K => k::q4_k,
+        BlockFormat::Q5K => k::q5_k,
+        BlockFormat::Q6K => k::q6_k,
+        BlockFormat::Iq1S => iq1::iq1_s,
+        BlockFormat::Iq1M => iq1::iq1_m,
+        BlockFormat::Iq2Xxs => iq2::iq2_xxs,
+        BlockFormat::Iq2Xs => iq2::iq2_xs,
+        BlockFormat::Iq2S => iq2::iq2_s,
+        BlockFormat::Iq3Xxs => iq3::iq3_xxs,
+        BlockFormat::Iq3S => iq3::iq3_s,
+        BlockFormat::Iq4Nl => iq4::iq4_nl,
+        BlockFormat::Iq4Xs => iq4::iq4_xs,
+        BlockFormat::Mxfp4 => fp4::mxfp4,
+        BlockFormat::Nvfp4 => fp4::nvfp4,
+        BlockFormat::Tq1_0 => ternary::tq1_0,
+        BlockFormat::Tq2_0 => ternary::tq2_0,
     };
     let blocks = bytes.chunks_exact(format.block_bytes());
     for (bytes, out) in blocks.zip(out.chunks_exact_mut(format.block_len())) {
@@ -51,91 +76,22 @@ fn bf16_element(bytes: &[u8], out: &mut [f32]) {
     out[0] = bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32();
 }
 
-fn q8_0(bytes: &[u8], out: &mut [f32]) {
-    let d = half_at(bytes, 0);
-    for (out, code) in out.iter_mut().zip(&bytes[2..]) {
-        *out = d * f32::from(code.cast_signed());
-    }
+/// The little-endian word of two bytes at byte `at`.
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// The little-endian word of four bytes at byte `at`.
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// -1 if bit `k` is set, else 1.
+fn sign(bits: u8, k: usize) -> f32 {
+    if bits >> k & 1 == 1 { -1.0 } else { 1.0 }
 }
 
 /// Nibble `k` of 16 bytes: the low ones first.
 fn nibble(bytes: &[u8], k: usize) -> u8 {
     bytes[k % 16] >> (k / 16 * 4) & 0x0f
-}
-
-/// Bit `k` of a little-endian word, as bit 4.
-fn fifth_bit(word: &[u8], k: usize) -> u8 {
-    (word[k / 8] >> (k % 8) & 1) << 4
-}
-
-fn q4_0(bytes: &[u8], out: &mut [f32]) {
-    let d = half_at(bytes, 0);
-    for (k, out) in out.iter_mut().enumerate() {
-        *out = d * (f32::from(nibble(&bytes[2..], k)) - 8.0);
-    }
-}
-
-fn q4_1(bytes: &[u8], out: &mut [f32]) {
-    let (d, min) = (half_at(bytes, 0), half_at(bytes, 2));
-    for (k, out) in out.iter_mut().enumerate() {
-        *out = d * f32::from(nibble(&bytes[4..], k)) + min;
-    }
-}
-
-fn q5_0(bytes: &[u8], out: &mut [f32]) {
-    let d = half_at(bytes, 0);
-    for (k, out) in out.iter_mut().enumerate() {
-        let code = nibble(&bytes[6..], k) | fifth_bit(&bytes[2..6], k);
-        *out = d * (f32::from(code) - 16.0);
-    }
-}
-
-fn q5_1(bytes: &[u8], out: &mut [f32]) {
-    let (d, min) = (half_at(bytes, 0), half_at(bytes, 2));
-    for (k, out) in out.iter_mut().enumerate() {
-        let code = nibble(&bytes[8..], k) | fifth_bit(&bytes[4..8], k);
-        *out = d * f32::from(code) + min;
-    }
-}
-
-/// Six-bit scale and minimum of unit `unit` from the 12 bytes that hold all eight.
-fn k_scale_min(bytes: &[u8], unit: usize) -> (u8, u8) {
-    if unit < 4 {
-        return (bytes[unit] & 0x3f, bytes[unit + 4] & 0x3f);
-    }
-    let scale = bytes[unit + 4] & 0x0f | bytes[unit - 4] >> 6 << 4;
-    let min = bytes[unit + 4] >> 4 | bytes[unit] >> 6 << 4;
-    (scale, min)
-}
-
-fn q4_k(bytes: &[u8], out: &mut [f32]) {
-    let (d, dmin) = (half_at(bytes, 0), half_at(bytes, 2));
-    for (k, out) in out.iter_mut().enumerate() {
-        let unit = k / 32;
-        let (scale, min) = k_scale_min(&bytes[4..16], unit);
-        let code = bytes[16 + unit / 2 * 32 + k % 32] >> (unit % 2 * 4) & 0x0f;
-        *out = d * f32::from(scale) * f32::from(code) - dmin * f32::from(min);
-    }
-}
-
-fn q5_k(bytes: &[u8], out: &mut [f32]) {
-    let (d, dmin) = (half_at(bytes, 0), half_at(bytes, 2));
-    for (k, out) in out.iter_mut().enumerate() {
-        let unit = k / 32;
-        let (scale, min) = k_scale_min(&bytes[4..16], unit);
-        let low = bytes[48 + unit / 2 * 32 + k % 32] >> (unit % 2 * 4) & 0x0f;
-        let code = low | (bytes[16 + k % 32] >> unit & 1) << 4;
-        *out = d * f32::from(scale) * f32::from(code) - dmin * f32::from(min);
-    }
-}
-
-fn q6_k(bytes: &[u8], out: &mut [f32]) {
-    let d = half_at(bytes, 208);
-    for (k, out) in out.iter_mut().enumerate() {
-        let (half, quarter, column) = (k / 128, k / 32 % 4, k % 32);
-        let low = bytes[64 * half + 32 * (quarter % 2) + column] >> (quarter / 2 * 4) & 0x0f;
-        let high = bytes[128 + 32 * half + column] >> (2 * quarter) & 0x03;
-        let scale = bytes[192 + k / 16].cast_signed();
-        *out = d * f32::from(scale) * (f32::from(low | high << 4) - 32.0);
-    }
 }
