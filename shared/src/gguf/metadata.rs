@@ -185,6 +185,33 @@ impl Metadata {
         })
     }
 
+    /// An array of integers that fit 64 unsigned bits.
+    ///
+    /// # Errors
+    ///
+    /// [`GgufError::WrongType`] if the value is anything else.
+    pub fn u64s(&self, key: &str) -> Result<Option<Vec<u64>>, GgufError> {
+        self.typed(key, "an array of integers of at least 0", |value| match value {
+            Value::Array(Array::U64(values)) => Some(values.clone()),
+            Value::Array(Array::I64(values)) => {
+                values.iter().map(|&value| u64::try_from(value).ok()).collect()
+            }
+            _ => None,
+        })
+    }
+
+    /// An array of booleans.
+    ///
+    /// # Errors
+    ///
+    /// [`GgufError::WrongType`] if the value is anything else.
+    pub fn bools(&self, key: &str) -> Result<Option<&[bool]>, GgufError> {
+        self.typed(key, "an array of booleans", |value| match value {
+            Value::Array(Array::Bool(values)) => Some(values.as_slice()),
+            _ => None,
+        })
+    }
+
     fn typed<'a, T>(
         &'a self,
         key: &str,

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kernels::cpu::ExpertsView;
 use kernels::format::BlockFormat;
 use kernels::tensor::WeightView;
 use memmap2::{Advice, Mmap, MmapOptions};
@@ -32,6 +33,8 @@ pub(crate) struct WeightFile {
     pub(crate) metadata: Metadata,
     parts: Vec<MappedPart>,
     directory: BTreeMap<String, Entry>,
+    /// Byte ranges of parts that are read here and there, and never as a whole.
+    scattered: Vec<(usize, std::ops::Range<usize>)>,
 }
 
 #[derive(Debug)]
@@ -78,12 +81,63 @@ impl MappedMatrix {
     }
 }
 
+/// Where a tensor lies.
+struct Tensor {
+    map: Arc<Mmap>,
+    path: PathBuf,
+    start: usize,
+    size: usize,
+    format: BlockFormat,
+}
+
+impl Tensor {
+    fn bytes(&self) -> &[u8] {
+        &self.map[self.start..self.start + self.size]
+    }
+}
+
+/// The matrices of all experts of a layer, in the file's own pages.
+#[derive(Debug, Clone)]
+pub struct MappedExperts {
+    map: Arc<Mmap>,
+    start: usize,
+    size: usize,
+    format: BlockFormat,
+    n_experts: usize,
+    /// Of one expert, as the file has them.
+    rows: usize,
+    cols: usize,
+    /// The rows of each expert that count.
+    part: std::ops::Range<usize>,
+}
+
+impl MappedExperts {
+    /// The matrices for a kernel.
+    ///
+    /// *Shapes*: `(n_experts, rows, cols)`.
+    #[must_use]
+    pub fn view(&self) -> ExpertsView<'_> {
+        let bytes = &self.map[self.start..self.start + self.size];
+        let view = ExpertsView::new(self.format, self.n_experts, self.rows, self.cols, bytes)
+            .expect("the same sizes were accepted when the tensor was loaded");
+        view.part(self.part.start, self.part.len())
+    }
+
+    /// Only these rows of each expert: half of a tensor that holds gate and up.
+    #[must_use]
+    pub(crate) fn part(mut self, rows: std::ops::Range<usize>) -> Self {
+        assert!(rows.start <= rows.end && rows.end <= self.rows, "rows of an expert");
+        self.part = rows;
+        self
+    }
+}
+
 impl WeightFile {
     /// Opens and maps the file and, if it is split, its other parts.
     pub(crate) fn open(path: &Path) -> Result<Self, EngineError> {
         let parts = parts::open_all(path)?;
         let metadata = parts[0].header.metadata.clone();
-        let mut file = Self { metadata, parts: Vec::new(), directory: BTreeMap::new() };
+        let mut file = Self { metadata, parts: Vec::new(), directory: BTreeMap::new(), scattered: Vec::new() };
         for part in parts {
             file.add(part)?;
         }
@@ -160,18 +214,41 @@ impl WeightFile {
         rows: usize,
         cols: usize,
     ) -> Result<MappedMatrix, EngineError> {
+        let tensor = self.tensor(name, &[cols as u64, rows as u64])?;
+        WeightView::new(tensor.format, rows, cols, tensor.bytes())
+            .map_err(|error| invalid(&tensor.path, format!("tensor `{name}`: {error}")))?;
+        let Tensor { map, start, size, format, .. } = tensor;
+        Ok(MappedMatrix { map, start, size, format, rows, cols })
+    }
+
+    /// The matrices of that name, which must be `(n_experts, rows, cols)`.
+    pub(crate) fn experts(
+        &mut self,
+        name: &str,
+        n_experts: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<MappedExperts, EngineError> {
+        let tensor = self.tensor(name, &[cols as u64, rows as u64, n_experts as u64])?;
+        ExpertsView::new(tensor.format, n_experts, rows, cols, tensor.bytes())
+            .map_err(|error| invalid(&tensor.path, format!("tensor `{name}`: {error}")))?;
+        let Tensor { map, start, size, format, .. } = tensor;
+        Ok(MappedExperts { map, start, size, format, n_experts, rows, cols, part: 0..rows })
+    }
+
+    /// Where a tensor of these sizes lies, fastest first. Sizes of 1 at the end may be left out.
+    fn tensor(&mut self, name: &str, dims: &[u64]) -> Result<Tensor, EngineError> {
         let Some(entry) = self.directory.get_mut(name) else {
             return Err(invalid(self.path(), format!("tensor `{name}` is missing")));
         };
         entry.is_taken = true;
         let part = &self.parts[entry.part];
         let info = &entry.info;
-        let is_as_said = info.dims.first() == Some(&(cols as u64))
-            && info.dims.get(1).copied().unwrap_or(1) == rows as u64
-            && info.dims.iter().skip(2).all(|&dim| dim == 1);
-        if !is_as_said {
+        let n_dims = info.dims.len().max(dims.len());
+        let dim = |dims: &[u64], index: usize| dims.get(index).copied().unwrap_or(1);
+        if (0..n_dims).any(|index| dim(&info.dims, index) != dim(dims, index)) {
             let what = format!(
-                "tensor `{name}` has the shape {:?}, but the model needs [{cols}, {rows}]",
+                "tensor `{name}` has the shape {:?}, but the model needs {dims:?}",
                 info.dims
             );
             return Err(invalid(&part.path, what));
@@ -185,10 +262,9 @@ impl WeightFile {
         let start = start.ok_or_else(out_of_range)?;
         let size = usize::try_from(info.size).map_err(|_| out_of_range())?;
         let end = start.checked_add(size).ok_or_else(out_of_range)?;
-        let bytes = part.map.get(start..end).ok_or_else(out_of_range)?;
-        WeightView::new(format, rows, cols, bytes)
-            .map_err(|error| invalid(&part.path, format!("tensor `{name}`: {error}")))?;
-        Ok(MappedMatrix { map: Arc::clone(&part.map), start, size, format, rows, cols })
+        part.map.get(start..end).ok_or_else(out_of_range)?;
+        let (map, path) = (Arc::clone(&part.map), part.path.clone());
+        Ok(Tensor { map, path, start, size, format })
     }
 
     /// Refuses a file with tensors that nothing asked for: a model with a part that this build
@@ -210,26 +286,68 @@ impl WeightFile {
         }
     }
 
-    /// Brings all tensor bytes into memory, so that the first tokens do not wait for the disk.
+    /// Names of all tensors.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.directory.keys().map(String::as_str)
+    }
+
+    /// Names and formats of all tensors.
+    pub(crate) fn types(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.directory.iter().map(|(name, entry)| (name.as_str(), entry.info.tensor_type.name()))
+    }
+
+    /// Says that a tensor is read row by row, here and there: it is not brought into memory as a
+    /// whole, and the kernel is told not to read ahead in it.
+    pub(crate) fn scatter(&mut self, name: &str) {
+        let Some(entry) = self.directory.get(name) else { return };
+        let part = &self.parts[entry.part];
+        let (Ok(offset), Ok(size)) =
+            (usize::try_from(entry.info.offset), usize::try_from(entry.info.size))
+        else {
+            return;
+        };
+        let start = part.data_offset.saturating_add(offset).min(part.map.len());
+        let end = start.saturating_add(size).min(part.map.len());
+        // Advice: where it is not taken, reads are only slower.
+        let _ = part.map.advise_range(Advice::Random, start, end - start);
+        self.scattered.push((entry.part, start..end));
+    }
+
+    /// Brings tensor bytes into memory, all but the scattered ones, so that the first tokens do
+    /// not wait for the disk.
     ///
     /// `progress` is told the bytes that are in, and the bytes in all.
     pub(crate) fn populate(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), EngineError> {
-        let length = |part: &MappedPart| part.map.len().saturating_sub(part.data_offset);
-        let total = self.parts.iter().map(|part| length(part) as u64).sum();
+        let ranges: Vec<_> = (0..self.parts.len()).flat_map(|part| self.dense_ranges(part)).collect();
+        let total = ranges.iter().map(|(_, range)| range.len() as u64).sum();
         let mut done = 0;
         progress(0, total);
-        for part in &self.parts {
-            let end = part.map.len();
-            let mut start = part.data_offset;
-            while start < end {
-                let count = POPULATE_BYTES.min(end - start);
-                populate_range(part, start, count)?;
+        for (part, range) in ranges {
+            let mut start = range.start;
+            while start < range.end {
+                let count = POPULATE_BYTES.min(range.end - start);
+                populate_range(&self.parts[part], start, count)?;
                 start += count;
                 done += count as u64;
                 progress(done, total);
             }
         }
         Ok(())
+    }
+
+    /// What of a part's tensor data is not scattered.
+    fn dense_ranges(&self, part: usize) -> Vec<(usize, std::ops::Range<usize>)> {
+        let mut holes: Vec<_> =
+            self.scattered.iter().filter(|(p, _)| *p == part).map(|(_, r)| r.clone()).collect();
+        holes.sort_by_key(|hole| hole.start);
+        let mut ranges = Vec::new();
+        let mut start = self.parts[part].data_offset;
+        for hole in holes {
+            ranges.push((part, start..hole.start.max(start)));
+            start = start.max(hole.end);
+        }
+        ranges.push((part, start..self.parts[part].map.len().max(start)));
+        ranges
     }
 }
 
