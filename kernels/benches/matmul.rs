@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use strata_kernels::cpu::{self, Activations};
+use strata_kernels::cpu::{self, Precision, Activations};
 use strata_kernels::format::BlockFormat;
 use strata_kernels::isa::Isa;
 use strata_kernels::pool::Pool;
@@ -58,7 +58,7 @@ fn shape(pool: &Pool, isa: Isa, format: BlockFormat, n_in: usize, n_out: usize) 
                 let w = WeightView::new(format, n_out, n_in, bytes).expect("sized for it");
                 activations.load(pool, &x, n_tokens, n_in);
                 let start = Instant::now();
-                cpu::matmul(pool, isa, &w, &mut activations, &mut y);
+                cpu::matmul(pool, isa, Precision::Int8, &w, &mut activations, &mut y);
                 start.elapsed()
             })
             .collect();

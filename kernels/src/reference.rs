@@ -9,6 +9,7 @@ pub mod embed;
 pub mod hyper;
 pub mod kv_append;
 pub mod matmul;
+pub mod moe;
 pub mod ngram;
 pub mod nonfinite_scan;
 pub mod ple_gate;

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use strata_kernels::cpu::{self, Activations};
+use strata_kernels::cpu::{self, Precision, Activations};
 use strata_kernels::format::BlockFormat;
 use strata_kernels::isa::Isa;
 use strata_kernels::pool::Pool;
@@ -126,7 +126,7 @@ fn multiply(pool: &Pool, isa: Isa, w: &WeightView<'_>, x: &[f32], n_tokens: usiz
     let mut activations = Activations::new();
     activations.load(pool, x, n_tokens, w.cols());
     let mut y = vec![f32::NAN; n_tokens * w.rows()];
-    cpu::matmul(pool, isa, w, &mut activations, &mut y);
+    cpu::matmul(pool, isa, Precision::Int8, w, &mut activations, &mut y);
     y
 }
 

@@ -15,7 +15,8 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use crate::engine::{EngineError, EngineOptions};
-use crate::model::{Hyperparameters, Linear, MappedMatrix};
+use crate::model::llama::Hyperparameters;
+use crate::model::{Linear, MappedExperts, MappedMatrix};
 
 /// Consecutive rows of one sequence in a pass.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub struct Span<'a, P> {
 pub trait Backend: Debug + Sized {
     /// A weight matrix where this backend computes.
     type Matrix: Debug;
+    /// The matrices of a layer's experts.
+    type Experts: Debug;
     /// A weight vector.
     type Vector: Debug;
     /// Rows of activations, f32: a fixed width, a number of rows up to a maximum.
@@ -66,6 +69,13 @@ pub trait Backend: Debug + Sized {
     ///
     /// `OutOfMemory` or `Backend`.
     fn place_matrix(mapped: MappedMatrix) -> Result<Self::Matrix, EngineError>;
+
+    /// Makes the matrices of a layer's experts ready for use.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory` or `Backend`.
+    fn place_experts(mapped: MappedExperts) -> Result<Self::Experts, EngineError>;
 
     /// Makes a vector ready for use.
     ///

@@ -20,7 +20,8 @@ use shared::limits::{CONTEXT_LEN_MAX, SLOTS_MAX};
 use self::forward::{Forward, Pass, PassSpan, Scratch};
 use crate::backend::Backend;
 use crate::kv_cache::KvCache;
-use crate::model::{Hyperparameters, WeightFile, Weights, llama};
+use crate::model::llama::{Hyperparameters, Weights};
+use crate::model::{WeightFile, bos, llama, name};
 
 /// Longest part of a pass, in tokens; every kernel's scratch is bounded by it.
 const PREFILL_CHUNK_MAX: u32 = 65_536;
@@ -387,7 +388,7 @@ fn model_info<B: Backend>(
     let count = |value: usize| u32::try_from(value).expect("bounded when the model was read");
     Ok(ModelInfo {
         arch: llama::ARCH.to_owned(),
-        name: llama::name(file)?,
+        name: name(file)?,
         context_len,
         vocab_size: count(hyper.vocab_size),
         threads: count(backend.threads()),
@@ -395,6 +396,6 @@ fn model_info<B: Backend>(
         weight_bytes: file.weight_bytes(),
         parameters: file.parameters(),
         fingerprint: file.fingerprint(),
-        bos: llama::bos(file)?,
+        bos: bos(file)?,
     })
 }

@@ -8,6 +8,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod bf16;
+mod expanded;
 mod float;
 mod panel;
 mod unpack;
@@ -22,18 +23,39 @@ use crate::tensor::WeightView;
 /// Tasks per thread: enough that one slow thread does not hold up the others for long.
 const TASKS_PER_THREAD: usize = 8;
 
+/// In what numbers activations meet the weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Precision {
+    /// int8 activations, one scale per 32, where the weights' format has codes; else as the format
+    /// does it fastest.
+    Int8,
+    /// f32 activations; weights are expanded to f32 exactly, in every format.
+    F32,
+}
+
 /// Multiplies every row of `x` with every row of `w`.
 ///
 /// *Shapes*: `w` `(n_out, n_in)`; `x` `(n_tokens, n_in)`; `y` `(n_tokens, n_out)`.
 ///
 /// # Panics
 /// When the shapes do not fit.
-pub fn matmul(pool: &Pool, isa: Isa, w: &WeightView<'_>, x: &mut Activations, y: &mut [f32]) {
+pub fn matmul(
+    pool: &Pool,
+    isa: Isa,
+    precision: Precision,
+    w: &WeightView<'_>,
+    x: &mut Activations,
+    y: &mut [f32],
+) {
     assert_eq!(x.width(), w.cols(), "width of the activations");
     assert_eq!(Some(y.len()), x.n_tokens().checked_mul(w.rows()), "length of the result");
     if y.is_empty() || w.cols() == 0 {
         y.fill(0.0);
         return;
+    }
+    if precision == Precision::F32 && (w.format().is_quantized() || w.format() == BlockFormat::Bf16)
+    {
+        return expanded::run(pool, isa, w, x, y);
     }
     match w.format() {
         BlockFormat::F32 => float::run::<float::F32>(pool, isa, w, x, y),

@@ -5,12 +5,13 @@ use std::thread::available_parallelism;
 
 use kernels::cpu::kv::{Heads, KvPage};
 use kernels::cpu::pool::Pool;
-use kernels::cpu::{self, Activations, AttentionPart, RopeAngles, RopePairs, RopeTable};
+use kernels::cpu::{self, Activations, AttentionPart, Precision, RopeAngles, RopePairs, RopeTable};
 use kernels::isa::Isa;
 
 use super::{Backend, Span};
 use crate::engine::{EngineError, EngineOptions};
-use crate::model::{Hyperparameters, Linear, MappedMatrix};
+use crate::model::llama::Hyperparameters;
+use crate::model::{Linear, MappedExperts, MappedMatrix};
 
 /// Threads, instructions, and the numbers of the model that operations need.
 #[derive(Debug)]
@@ -54,6 +55,7 @@ impl Rows {
 
 impl Backend for Cpu {
     type Matrix = MappedMatrix;
+    type Experts = MappedExperts;
     type Vector = Vec<f32>;
     type Rows = Rows;
     type Operand = Activations;
@@ -91,6 +93,10 @@ impl Backend for Cpu {
     }
 
     fn place_matrix(mapped: MappedMatrix) -> Result<MappedMatrix, EngineError> {
+        Ok(mapped)
+    }
+
+    fn place_experts(mapped: MappedExperts) -> Result<MappedExperts, EngineError> {
         Ok(mapped)
     }
 
@@ -151,7 +157,7 @@ impl Backend for Cpu {
 
     fn matmul(&self, weight: &MappedMatrix, x: &mut Activations, out: &mut Rows) {
         let out = out.set(x.n_tokens());
-        cpu::matmul(&self.pool, self.isa, &weight.view(), x, out);
+        cpu::matmul(&self.pool, self.isa, Precision::Int8, &weight.view(), x, out);
     }
 
     fn angles(&self, positions: &[u32], out: &mut RopeAngles) {

@@ -18,7 +18,7 @@ use std::ops::{ControlFlow, Range};
 use super::{EngineError, SlotIndex};
 use crate::backend::{Backend, Span};
 use crate::kv_cache::KvCache;
-use crate::model::{Hyperparameters, Layer, Weights};
+use crate::model::llama::{Hyperparameters, Layer, Weights};
 
 /// The rows of a pass, part after part.
 #[derive(Debug, Default)]

@@ -10,9 +10,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kernels::cpu::ExpertsView;
 use kernels::format::BlockFormat;
-use kernels::tensor::WeightView;
+use kernels::tensor::{ExpertsView, WeightView};
 use memmap2::{Advice, Mmap, MmapOptions};
 use nix::errno::Errno;
 use shared::gguf::{Metadata, TensorInfo};

@@ -89,16 +89,67 @@ pub(super) fn run<F: FloatFormat>(
             while token < n_tokens {
                 let tokens = token..(token + BLOCK_TOKENS).min(n_tokens);
                 token = tokens.end;
-                let rows = rows.clone();
-                dispatch(isa, Block::<F> { w, x: x.rows(), y, rows, tokens, format: PhantomData });
+                let (rows, matrix) = (rows.clone(), Matrix::of(w));
+                let x = x.rows();
+                dispatch(isa, Block::<F> { w: matrix, x, y, rows, tokens, format: PhantomData });
             }
         }
     });
 }
 
+/// The product for the weight rows `rows` of `n_rows`, which `expanded` holds from its start on.
+///
+/// # Safety
+/// No other thread has these rows of `y`.
+pub(super) unsafe fn expanded_rows(
+    isa: Isa,
+    expanded: &[f32],
+    cols: usize,
+    rows: std::ops::Range<usize>,
+    n_rows: usize,
+    x: &Activations,
+    y: SharedMut<'_, f32>,
+) {
+    let bytes: &[u8] = {
+        // SAFETY: floats are four plain bytes each.
+        unsafe { std::slice::from_raw_parts(expanded.as_ptr().cast(), size_of_val(expanded)) }
+    };
+    let w = Matrix { bytes, first_row: rows.start, n_rows, cols, row_bytes: cols * 4 };
+    let n_tokens = x.n_tokens();
+    for token in (0..n_tokens).step_by(BLOCK_TOKENS) {
+        let tokens = token..(token + BLOCK_TOKENS).min(n_tokens);
+        let (x, rows) = (x.rows(), rows.clone());
+        dispatch(isa, Block::<F32> { w, x, y, rows, tokens, format: PhantomData });
+    }
+}
+
+/// Weight rows from some row of a matrix on.
+#[derive(Clone, Copy)]
+struct Matrix<'a> {
+    bytes: &'a [u8],
+    /// The row at which `bytes` start.
+    first_row: usize,
+    /// Rows of the whole matrix.
+    n_rows: usize,
+    cols: usize,
+    row_bytes: usize,
+}
+
+impl<'a> Matrix<'a> {
+    fn of(w: &WeightView<'a>) -> Self {
+        let (n_rows, cols, row_bytes) = (w.rows(), w.cols(), w.row_bytes());
+        Self { bytes: w.bytes(), first_row: 0, n_rows, cols, row_bytes }
+    }
+
+    #[inline(always)]
+    fn row(&self, row: usize) -> &'a [u8] {
+        &self.bytes[(row - self.first_row) * self.row_bytes..][..self.row_bytes]
+    }
+}
+
 /// Some weight rows with some activation rows.
 struct Block<'a, F> {
-    w: &'a WeightView<'a>,
+    w: Matrix<'a>,
     x: &'a [f32],
     y: SharedMut<'a, f32>,
     rows: std::ops::Range<usize>,
@@ -148,7 +199,7 @@ impl<F: FloatFormat> Block<'_, F> {
     /// `R` weight rows from `row` with `T` activation rows from `token`.
     #[inline(always)]
     fn tile<L: Lanes, const R: usize, const T: usize>(&self, lanes: L, row: usize, token: usize) {
-        let n = self.w.cols();
+        let n = self.w.cols;
         let (mut w, mut x): ([&[u8]; R], [&[f32]; T]) = ([&[]; R], [&[]; T]);
         for (r, w) in w.iter_mut().enumerate() {
             *w = self.w.row(row + r);
@@ -187,7 +238,7 @@ impl<F: FloatFormat> Block<'_, F> {
         }
         for t in 0..T {
             // SAFETY: rows of this block, which no other task has.
-            let to = unsafe { self.y.part((token + t) * self.w.rows() + row, R) };
+            let to = unsafe { self.y.part((token + t) * self.w.n_rows + row, R) };
             for (to, acc) in to.iter_mut().zip(&acc) {
                 *to = lanes.sum(acc[t]);
             }

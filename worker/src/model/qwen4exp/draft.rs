@@ -20,7 +20,7 @@ pub(crate) fn draft_inside<B: Backend>(
 ) -> Result<Option<DraftOf<B>>, EngineError> {
     match hyper.draft {
         None => Ok(None),
-        Some(kind) => take(file, hyper, kind).map(Some),
+        Some(kind) => take::<B>(file, hyper, kind).map(Some),
     }
 }
 
