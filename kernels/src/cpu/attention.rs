@@ -18,15 +18,18 @@
 
 use std::cell::RefCell;
 
-use super::kv::{Heads, KvPage, PAGE_LEN};
+use super::indexer::Selection;
+use super::kv::{Elements, Heads, KvPage, PAGE_LEN, half_vectors};
 use super::lanes::{Chunk, Kernel, LANES, Lanes, dispatch};
 use super::pool::Pool;
 use super::shared_mut::SharedMut;
 use crate::isa::Isa;
+pub(super) use sparse::Selected;
 use state::Rows;
 use tile::attend_page;
 
 mod accumulate;
+mod sparse;
 mod state;
 mod tile;
 
@@ -42,6 +45,8 @@ pub struct AttentionPart<'a> {
     pub start: usize,
     /// Rows.
     pub n_rows: usize,
+    /// Which positions each row sees; `None` is all up to its own.
+    pub selection: Option<&'a Selection>,
 }
 
 /// Attention of the rows of all parts.
@@ -91,6 +96,8 @@ struct Task<'a> {
     n_rows: usize,
     /// Index of the first row in the pass.
     first_row: usize,
+    /// The blocks that the only row sees, besides the tail.
+    selected: Option<Selected<'a>>,
 }
 
 /// Shares the rows out, later positions first: they take longest.
@@ -106,17 +113,28 @@ fn tasks<'a>(heads: Heads, parts: &[AttentionPart<'a>]) -> Vec<Task<'a>> {
             part.pages.len(),
             part.start + part.n_rows
         );
-        for block in (0..part.n_rows.div_ceil(rows_per_task)).rev() {
-            let row = block * rows_per_task;
+        let mut end = part.n_rows;
+        while end > 0 {
+            // A row that sees chosen blocks only is a task of its own.
+            let selected = part.selection.and_then(|selection| selection.row(end - 1));
+            let is_dense = |row: usize| {
+                part.selection.is_none_or(|selection| selection.row(row).is_none())
+            };
+            let mut row = end - 1;
+            while selected.is_none() && row % rows_per_task != 0 && is_dense(row - 1) {
+                row -= 1;
+            }
             for kv_head in 0..heads.n_kv_heads() {
                 tasks.push(Task {
                     pages: part.pages,
                     kv_head,
                     start: part.start + row,
-                    n_rows: rows_per_task.min(part.n_rows - row),
+                    n_rows: end - row,
                     first_row: part_row + row,
+                    selected,
                 });
             }
+            end = row;
         }
         part_row += part.n_rows;
     }
@@ -158,30 +176,58 @@ impl Kernel for Attend<'_> {
             let start = (task.first_row + row) * heads.q_width() + task.kv_head * group * head_dim;
             rows.load_queries(lanes, row * group, &q[start..][..group * head_dim], scale);
         }
-        let last = task.start + task.n_rows - 1;
-        for (index, page) in task.pages[..=last / PAGE_LEN].iter().enumerate() {
-            page.assert_fits(heads);
-            let base = index * PAGE_LEN;
-            let first = base.saturating_sub(task.start) * group;
-            // How many of the page's keys row `i` sees.
-            let visible = |i: usize| (task.start + i / group + 1 - base).min(PAGE_LEN);
-            let keys = page.bits()[heads.keys(task.kv_head)].as_chunks::<LANES>().0;
-            let values = page.bits()[heads.values(task.kv_head)].as_chunks::<LANES>().0;
-            if n - first > tile::ROWS_MAX {
-                // Several tiles of rows: converted to f32 once, which is exact.
-                let n_visible = visible(n - 1);
-                convert(lanes, keys, values, n_visible, head_dim, converted);
-                let (keys, values) = converted.split_at(keys.len());
-                attend_page(lanes, keys, values, rows, first..n, visible);
-            } else {
-                attend_page(lanes, keys, values, rows, first..n, visible);
-            }
+        if let Some(selected) = task.selected {
+            sparse::attend(lanes, heads, &task, selected, rows, converted);
+        } else {
+            dense(lanes, heads, &task, rows, converted);
         }
         for i in 0..n {
             let row = task.first_row + i / group;
             let start = row * heads.q_width() + (task.kv_head * group + i % group) * head_dim;
             // SAFETY: no other task has this row and this head.
             rows.finish(lanes, i, unsafe { out.part(start, head_dim) });
+        }
+    }
+}
+
+/// Every page up to the last row's position.
+#[inline(always)]
+fn dense<L: Lanes>(
+    lanes: L,
+    heads: Heads,
+    task: &Task<'_>,
+    rows: &mut Rows,
+    converted: &mut Vec<Chunk>,
+) {
+    let (group, head_dim) = (heads.group(), heads.head_dim());
+    let n = task.n_rows * group;
+    let last = task.start + task.n_rows - 1;
+    for (index, page) in task.pages[..=last / PAGE_LEN].iter().enumerate() {
+        page.assert_fits(heads);
+        let base = index * PAGE_LEN;
+        let first = base.saturating_sub(task.start) * group;
+        // How many of the page's keys row `i` sees.
+        let visible = |i: usize| (task.start + i / group + 1 - base).min(PAGE_LEN);
+        let (keys, values) = (heads.keys(task.kv_head), heads.values(task.kv_head));
+        let (keys, values) =
+            (keys.start / LANES..keys.end / LANES, values.start / LANES..values.end / LANES);
+        match &page.elements {
+            Elements::F32(page) => {
+                attend_page(lanes, &page[keys], &page[values], rows, first..n, visible);
+            }
+            Elements::F16(page) => {
+                let page = half_vectors(page);
+                let (keys, values) = (&page[keys], &page[values]);
+                if n - first > tile::ROWS_MAX {
+                    // Several tiles of rows: converted to f32 once, which is exact.
+                    let n_visible = visible(n - 1);
+                    convert(lanes, keys, values, n_visible, head_dim, converted);
+                    let (keys, values) = converted.split_at(keys.len());
+                    attend_page(lanes, keys, values, rows, first..n, visible);
+                } else {
+                    attend_page(lanes, keys, values, rows, first..n, visible);
+                }
+            }
         }
     }
 }

@@ -18,7 +18,9 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use super::lanes::LANES;
+use half::f16;
+
+use super::lanes::{Chunk, LANES};
 
 /// Positions in a page.
 pub const PAGE_LEN: usize = 64;
@@ -110,8 +112,8 @@ impl Heads {
 
     /// Bytes of a page for these heads.
     #[must_use]
-    pub fn page_bytes(self) -> usize {
-        2 * self.page_elements() * size_of::<u16>()
+    pub fn page_bytes(self, format: KvFormat) -> usize {
+        2 * self.page_elements() * format.element_bytes()
     }
 
     /// Keys in a page, and as many values, in elements.
@@ -140,59 +142,107 @@ impl Heads {
     }
 }
 
+/// How keys and values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KvFormat {
+    /// Rounded to half precision.
+    #[default]
+    F16,
+    /// As computed.
+    F32,
+}
+
+impl KvFormat {
+    /// Bytes of an element.
+    #[must_use]
+    pub fn element_bytes(self) -> usize {
+        match self {
+            Self::F16 => size_of::<u16>(),
+            Self::F32 => size_of::<f32>(),
+        }
+    }
+}
+
 /// Sixteen f16 in memory, aligned so that none of a page's vectors straddles a cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(32))]
-struct Halves([u16; LANES]);
+pub(super) struct Halves(pub(super) [u16; LANES]);
 
 /// Keys and values of [`PAGE_LEN`] positions of one layer of one sequence.
 #[derive(Debug, Clone)]
 pub struct KvPage {
-    halves: Box<[Halves]>,
+    pub(super) elements: Elements,
+}
+
+/// A page's elements, in the layout of this module's head.
+#[derive(Debug, Clone)]
+pub(super) enum Elements {
+    F16(Box<[Halves]>),
+    F32(Box<[Chunk]>),
 }
 
 impl KvPage {
-    /// A page for `heads`, zeroed.
-    #[must_use]
-    pub fn new(heads: Heads) -> Self {
-        let n = 2 * heads.page_elements() / LANES;
-        Self { halves: vec![Halves([0; LANES]); n].into_boxed_slice() }
-    }
-
-    /// As [`new`](Self::new), but says so when there is no memory for it.
+    /// A page for `heads`, zeroed; says so when there is no memory for it.
     ///
     /// # Errors
     ///
     /// The allocator's.
-    pub fn try_new(heads: Heads) -> Result<Self, TryReserveError> {
+    pub fn try_new(heads: Heads, format: KvFormat) -> Result<Self, TryReserveError> {
         let n = 2 * heads.page_elements() / LANES;
-        let mut halves = Vec::new();
-        halves.try_reserve_exact(n)?;
-        halves.resize(n, Halves([0; LANES]));
-        Ok(Self { halves: halves.into_boxed_slice() })
+        let elements = match format {
+            KvFormat::F16 => Elements::F16(zeroed(n, Halves([0; LANES]))?),
+            KvFormat::F32 => Elements::F32(zeroed(n, Chunk::ZERO)?),
+        };
+        Ok(Self { elements })
     }
 
-    /// Its f16 bits, in the layout of this module's head.
+    /// How its elements are stored.
     #[must_use]
-    pub fn bits(&self) -> &[u16] {
-        // SAFETY: `Halves` is an array of `u16` without padding, the slice covers all of them.
-        unsafe {
-            std::slice::from_raw_parts(self.halves.as_ptr().cast(), self.halves.len() * LANES)
+    pub fn format(&self) -> KvFormat {
+        match self.elements {
+            Elements::F16(_) => KvFormat::F16,
+            Elements::F32(_) => KvFormat::F32,
         }
     }
 
-    /// As [`bits`](Self::bits), to be written.
-    pub fn bits_mut(&mut self) -> &mut [u16] {
-        let n = self.halves.len() * LANES;
-        // SAFETY: as in `bits`, and borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.halves.as_mut_ptr().cast(), n) }
+    /// The element at an index, as f32.
+    #[inline(always)]
+    pub(super) fn element(&self, index: usize) -> f32 {
+        match &self.elements {
+            Elements::F16(halves) => f16::from_bits(halves[index / LANES].0[index % LANES]).to_f32(),
+            Elements::F32(chunks) => chunks[index / LANES].0[index % LANES],
+        }
     }
 
     pub(super) fn assert_fits(&self, heads: Heads) {
         assert_eq!(
-            self.halves.len() * LANES,
+            LANES
+                * match &self.elements {
+                    Elements::F16(halves) => halves.len(),
+                    Elements::F32(chunks) => chunks.len(),
+                },
             2 * heads.page_elements(),
             "a KV page of other heads than {heads:?}"
         );
     }
+}
+
+fn zeroed<T: Clone>(n: usize, zero: T) -> Result<Box<[T]>, TryReserveError> {
+    let mut elements = Vec::new();
+    elements.try_reserve_exact(n)?;
+    elements.resize(n, zero);
+    Ok(elements.into_boxed_slice())
+}
+
+/// The f16 bits of vectors, one after the other.
+pub(super) fn half_vectors(halves: &[Halves]) -> &[[u16; LANES]] {
+    // SAFETY: `Halves` is an array of sixteen `u16` without padding.
+    unsafe { std::slice::from_raw_parts(halves.as_ptr().cast(), halves.len()) }
+}
+
+/// The elements of vectors, one after the other.
+pub(super) fn flat<T, V>(vectors: &mut [V]) -> &mut [T] {
+    let n = size_of_val(vectors) / size_of::<T>();
+    // SAFETY: called with `Halves` and `Chunk`, arrays of plain numbers without padding.
+    unsafe { std::slice::from_raw_parts_mut(vectors.as_mut_ptr().cast(), n) }
 }

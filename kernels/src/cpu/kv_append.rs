@@ -1,12 +1,12 @@
 //! Writes keys and values of new positions into the pages of a sequence.
 
-use super::kv::{Heads, KvPage, PAGE_LEN, TILE};
+use super::kv::{Elements, Heads, KvPage, PAGE_LEN, TILE, flat};
 use super::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::isa::Isa;
 
-/// Rounds rows of keys and values to f16 and stores them at `start`, `start + 1`, …
+/// Stores rows of keys and values, rounded as their pages' format says, at `start`, `start + 1`, …
 ///
-/// A value too large for f16 (above 65,504) becomes infinite, and attention over it NaN.
+/// In f16 a value too large (above 65,504) becomes infinite, and attention over it NaN.
 ///
 /// # Shapes
 ///
@@ -35,8 +35,26 @@ pub fn kv_append(
     for (position, (key, value)) in (start..).zip(rows) {
         let page = &mut pages[position / PAGE_LEN];
         page.assert_fits(heads);
-        let page = page.bits_mut();
-        dispatch(isa, Append { heads, page, place: position % PAGE_LEN, key, value });
+        let place = position % PAGE_LEN;
+        match &mut page.elements {
+            Elements::F16(page) => {
+                dispatch(isa, Append { heads, page: flat(page), place, key, value });
+            }
+            Elements::F32(page) => copy(heads, flat(page), place, key, value),
+        }
+    }
+}
+
+/// Exact, so the same at every level.
+fn copy(heads: Heads, page: &mut [f32], place: usize, key: &[f32], value: &[f32]) {
+    let head_dim = heads.head_dim();
+    let rows = key.chunks_exact(head_dim).zip(value.chunks_exact(head_dim));
+    for (kv_head, (key, value)) in rows.enumerate() {
+        let first = heads.key_tile(kv_head, place / TILE) + place % TILE;
+        for (element, key) in key.iter().enumerate() {
+            page[first + TILE * element] = *key;
+        }
+        page[heads.value(kv_head, place)..][..head_dim].copy_from_slice(value);
     }
 }
 
