@@ -7,16 +7,28 @@ use crate::gguf::{GgufError, Metadata};
 use crate::limits::GGUF_PARTS_MAX;
 
 /// Values of `general.architecture` that this build computes.
-pub const ARCHITECTURES: [&str; 1] = ["llama"];
+pub const ARCHITECTURES: [&str; 2] = ["llama", "qwen4exp"];
 
 /// Sizes that no model can do without, and the most of each, by architecture-less key.
-pub const SIZES: [(&str, u32); 5] = [
+pub const SIZES: [(&str, u32); 4] = [
     ("block_count", 1024),
     ("embedding_length", 1 << 16),
-    ("feed_forward_length", 1 << 20),
     ("attention.head_count", 1024),
     ("context_length", crate::limits::CONTEXT_LEN_MAX),
 ];
+
+/// The same, of dense models and of mixtures of experts.
+const DENSE_SIZES: [(&str, u32); 1] = [("feed_forward_length", 1 << 20)];
+const EXPERT_SIZES: [(&str, u32); 3] = [
+    ("expert_count", 1 << 14),
+    ("expert_used_count", 1 << 14),
+    ("expert_feed_forward_length", 1 << 20),
+];
+
+/// Whether models of an architecture are mixtures of experts.
+fn has_experts(arch: &str) -> bool {
+    arch == "qwen4exp"
+}
 
 /// Checks that this build computes models of this kind, and gives the architecture.
 ///
@@ -35,8 +47,9 @@ pub fn check_architecture(metadata: &Metadata) -> Result<&str, String> {
     }
     match metadata.u32(&format!("{arch}.expert_count")).map_err(in_words)? {
         None | Some(0) => Ok(arch),
+        Some(_) if has_experts(arch) => Ok(arch),
         Some(count) => Err(format!(
-            "it is a mixture of {count} experts; this build computes dense {known} models only"
+            "it is a mixture of {count} experts; this build computes dense `{arch}` models only"
         )),
     }
 }
@@ -47,7 +60,8 @@ pub fn check_architecture(metadata: &Metadata) -> Result<&str, String> {
 ///
 /// The first that cannot be.
 pub fn check_sizes(metadata: &Metadata, arch: &str) -> Result<(), String> {
-    for (key, most) in SIZES {
+    let own: &[(&str, u32)] = if has_experts(arch) { &EXPERT_SIZES } else { &DENSE_SIZES };
+    for &(key, most) in SIZES.iter().chain(own) {
         let key = format!("{arch}.{key}");
         match metadata.u32(&key).map_err(in_words)? {
             Some(value) if (1..=most).contains(&value) => {}

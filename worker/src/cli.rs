@@ -1,9 +1,12 @@
 //! Tools for people: what the engine does, without a supervisor.
 
 mod bench;
+mod logits;
 mod perplexity;
+mod token_ids;
 
 pub use bench::Bench;
+pub use logits::Logits;
 pub use perplexity::Perplexity;
 
 use std::io::{ErrorKind, Write};
@@ -11,7 +14,7 @@ use std::process::ExitCode;
 
 use shared::fault::WorkerExit;
 
-use crate::engine::EngineError;
+use crate::engine::{EngineError, Numerics};
 
 /// Why a tool ended without a result.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +48,12 @@ impl From<EngineError> for ToolError {
 /// The instruction set that `STRATA_ISA` asks for; none if it is not set.
 fn forced_instruction_set() -> Option<String> {
     std::env::var("STRATA_ISA").ok().filter(|name| !name.is_empty())
+}
+
+/// A numerics profile, by its name on the command line.
+fn numerics(name: &str) -> Result<Numerics, String> {
+    Numerics::from_name(name)
+        .ok_or_else(|| format!("`{name}` is none of fast, careful and reference"))
 }
 
 /// Writes one line of result. A reader that has gone away is no error of ours.

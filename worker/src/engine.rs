@@ -6,10 +6,14 @@
 //! the slot, nor the number of threads.
 
 mod error;
-mod forward;
+mod llama;
+mod numerics;
+mod pass;
+mod qwen4exp;
 pub mod sampler;
 
 pub use error::EngineError;
+pub use numerics::Numerics;
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -17,11 +21,11 @@ use std::path::Path;
 use shared::ids::{Position, TokenId};
 use shared::limits::{CONTEXT_LEN_MAX, SLOTS_MAX};
 
-use self::forward::{Forward, Pass, PassSpan, Scratch};
+use self::llama::Llama;
+use self::pass::{Pass, PassSpan};
+use self::qwen4exp::Qwen4Exp;
 use crate::backend::Backend;
-use crate::kv_cache::KvCache;
-use crate::model::llama::{Hyperparameters, Weights};
-use crate::model::{WeightFile, bos, llama, name};
+use crate::model::{self, Sizes, WeightFile};
 
 /// Longest part of a pass, in tokens; every kernel's scratch is bounded by it.
 const PREFILL_CHUNK_MAX: u32 = 65_536;
@@ -43,6 +47,8 @@ pub struct EngineOptions {
     pub instruction_set: Option<String>,
     /// The header that the weight file must have; `None` takes any.
     pub header_digest: Option<[u8; 32]>,
+    /// In what numbers to compute.
+    pub numerics: Numerics,
 }
 
 impl Default for EngineOptions {
@@ -54,6 +60,7 @@ impl Default for EngineOptions {
             threads: 0,
             instruction_set: None,
             header_digest: None,
+            numerics: Numerics::Fast,
         }
     }
 }
@@ -180,15 +187,31 @@ impl<'a> Logits<'a> {
     }
 }
 
-/// A model on a backend, with the KV cache of every slot.
+/// A model of either architecture, with the state of every slot.
+#[derive(Debug)]
+enum Model<B: Backend> {
+    Llama(Box<Llama<B>>),
+    Qwen4Exp(Box<Qwen4Exp<B>>),
+}
+
+/// Calls the same method of whichever model there is.
+macro_rules! each_model {
+    ($model:expr, $inner:ident => $call:expr) => {
+        match $model {
+            Model::Llama($inner) => $call,
+            Model::Qwen4Exp($inner) => $call,
+        }
+    };
+}
+
+/// A model on a backend, with the state of every slot.
 #[derive(Debug)]
 pub struct Engine<B: Backend> {
     info: ModelInfo,
     prefill_chunk: usize,
+    n_slots: usize,
     backend: B,
-    weights: Weights<B::Matrix, B::Vector>,
-    kv: KvCache<B>,
-    scratch: Scratch<B>,
+    model: Model<B>,
     pass: Pass,
     logits: B::Rows,
     logits_rows: Vec<(usize, Position)>,
@@ -214,24 +237,32 @@ impl<B: Backend> Engine<B> {
                         back, or restart the supervisor to serve this one";
             return Err(EngineError::Invalid { path: model.to_owned(), what: what.to_owned() });
         }
-        let hyper = llama::hyperparameters(&file)?;
-        let weights = llama::weights::<B>(&mut file, &hyper)?;
-        let backend = B::open(&hyper, weights.rope_factors.as_deref(), options)?;
-        let info = model_info(&file, &hyper, options, &backend)?;
-        file.populate(progress)?;
-
+        let sizes = model::sizes(&file)?;
+        let backend = B::open(options)?;
+        let info = model_info(&file, &sizes, options, &backend)?;
         let slots = options.slots as usize;
         // No part is longer than the context, so no room for more is needed.
         let prefill_chunk = options.prefill_chunk.min(info.context_len) as usize;
+        let n_tokens = prefill_chunk + slots;
+        let model = match &sizes {
+            Sizes::Llama(hyper) => {
+                let model = Llama::open(&backend, &mut file, hyper, options, n_tokens)?;
+                Model::Llama(Box::new(model))
+            }
+            Sizes::Qwen4Exp(hyper) => {
+                let model = Qwen4Exp::open(&backend, &mut file, hyper, options, n_tokens)?;
+                Model::Qwen4Exp(Box::new(model))
+            }
+        };
+        file.populate(progress)?;
         Ok(Self {
+            logits: backend.rows(slots, info.vocab_size as usize)?,
             info,
             prefill_chunk,
-            kv: KvCache::new(slots, hyper.n_layers),
-            scratch: Scratch::new(&backend, &hyper, prefill_chunk + slots)?,
-            logits: backend.rows(slots, hyper.vocab_size)?,
+            n_slots: slots,
+            model,
             pass: Pass::default(),
             logits_rows: Vec::new(),
-            weights,
             backend,
         })
     }
@@ -251,11 +282,12 @@ impl<B: Backend> Engine<B> {
     /// Tokens that the slot's KV cache holds: the position of its next one.
     #[must_use]
     pub fn length(&self, slot: SlotIndex) -> Position {
-        Position(0).plus(self.kv.length(slot))
+        Position(0).plus(each_model!(&self.model, model => model.length(slot)))
     }
 
     /// One forward pass over all parts. `hook` is called after every layer; if it breaks, the
-    /// pass is aborted, its positions are dropped from the KV cache, and the answer is `None`.
+    /// pass is aborted, its positions are dropped (and, of a model with
+    /// recurrent state, all of the slot's), and the answer is `None`.
     ///
     /// # Errors
     ///
@@ -277,9 +309,10 @@ impl<B: Backend> Engine<B> {
         for part in parts {
             match result {
                 Ok(ControlFlow::Continue(())) => {
-                    self.kv.set_length(part.slot, part.start.index() + part.tokens.len());
+                    let length = part.start.index() + part.tokens.len();
+                    each_model!(&mut self.model, model => model.set_length(part.slot, length));
                 }
-                _ => self.kv.truncate(part.slot, part.start),
+                _ => self.drop_failed(part),
             }
         }
         Ok(match result? {
@@ -292,9 +325,24 @@ impl<B: Backend> Engine<B> {
         })
     }
 
-    /// Drops every position of the slot from `length` on, and the memory they took.
+    /// Drops positions of the slot from `length` on, and the memory they took. A model with
+    /// recurrent state may not be able to stop there: [`Engine::length`] says where the slot now
+    /// ends, which may be earlier.
     pub fn truncate(&mut self, slot: SlotIndex, length: Position) {
-        self.kv.truncate(slot, length);
+        match &mut self.model {
+            Model::Llama(model) => model.truncate(slot, length),
+            Model::Qwen4Exp(model) if length.index() < model.length(slot) => model.clear(slot),
+            Model::Qwen4Exp(_) => {}
+        }
+    }
+
+    /// After a pass that did not end: its positions are dropped, and with them all states that it
+    /// may have changed.
+    fn drop_failed(&mut self, part: &Part<'_>) {
+        match &mut self.model {
+            Model::Llama(model) => model.truncate(part.slot, part.start),
+            Model::Qwen4Exp(model) => model.clear(part.slot),
+        }
     }
 
     fn compute(
@@ -304,17 +352,13 @@ impl<B: Backend> Engine<B> {
     ) -> Result<ControlFlow<()>, EngineError> {
         for part in parts {
             let length = part.start.index() + part.tokens.len();
-            self.kv.grow(&self.backend, part.slot, length)?;
+            let backend = &self.backend;
+            each_model!(&mut self.model, model => model.grow(backend, part.slot, length))?;
         }
         let n_logits = self.logits_rows.len();
         self.backend.reserve(&mut self.logits, n_logits)?;
-        let mut forward = Forward {
-            backend: &self.backend,
-            weights: &self.weights,
-            kv: &mut self.kv,
-            scratch: &mut self.scratch,
-        };
-        let flow = forward.run(&self.pass, &mut self.logits, hook);
+        let (backend, pass, logits) = (&self.backend, &self.pass, &mut self.logits);
+        let flow = each_model!(&mut self.model, model => model.forward(backend, pass, logits, hook));
         if flow.is_continue() {
             self.check_finite()?;
         }
@@ -334,7 +378,7 @@ impl<B: Backend> Engine<B> {
     fn check(&self, parts: &[Part<'_>]) {
         let vocab_size = self.info.vocab_size;
         let n_tokens: usize = parts.iter().map(|part| part.tokens.len()).sum();
-        let n_tokens_max = self.prefill_chunk + self.kv.n_slots();
+        let n_tokens_max = self.prefill_chunk + self.n_slots;
         assert!(n_tokens <= n_tokens_max, "{n_tokens} tokens in a pass of at most {n_tokens_max}");
         for (index, part) in parts.iter().enumerate() {
             let count = part.tokens.len();
@@ -377,25 +421,25 @@ impl<B: Backend> Engine<B> {
 
 fn model_info<B: Backend>(
     file: &WeightFile,
-    hyper: &Hyperparameters,
+    sizes: &Sizes,
     options: &EngineOptions,
     backend: &B,
 ) -> Result<ModelInfo, EngineError> {
     let context_len = match options.context_len {
-        0 => hyper.context_len,
-        wanted => wanted.min(hyper.context_len),
+        0 => sizes.context_len(),
+        wanted => wanted.min(sizes.context_len()),
     };
     let count = |value: usize| u32::try_from(value).expect("bounded when the model was read");
     Ok(ModelInfo {
-        arch: llama::ARCH.to_owned(),
-        name: name(file)?,
+        arch: sizes.arch().to_owned(),
+        name: model::name(file)?,
         context_len,
-        vocab_size: count(hyper.vocab_size),
+        vocab_size: count(sizes.vocab_size()),
         threads: count(backend.threads()),
         instruction_set: backend.instruction_set().to_owned(),
         weight_bytes: file.weight_bytes(),
         parameters: file.parameters(),
         fingerprint: file.fingerprint(),
-        bos: bos(file)?,
+        bos: model::bos(file)?,
     })
 }

@@ -6,6 +6,7 @@
 //! Pages are given back as soon as no position needs them, so memory follows the contexts in use
 //! and not their limit.
 
+use kernels::cpu::kv::{Heads, KvFormat};
 use shared::ids::Position;
 
 use crate::backend::Backend;
@@ -16,6 +17,8 @@ pub use kernels::cpu::kv::PAGE_LEN;
 /// The pages of all slots.
 #[derive(Debug)]
 pub(crate) struct KvCache<B: Backend> {
+    heads: Heads,
+    format: KvFormat,
     slots: Vec<Slot<B::Page>>,
 }
 
@@ -28,14 +31,9 @@ struct Slot<P> {
 
 impl<B: Backend> KvCache<B> {
     /// An empty cache.
-    pub(crate) fn new(n_slots: usize, n_layers: usize) -> Self {
+    pub(crate) fn new(n_slots: usize, n_layers: usize, heads: Heads, format: KvFormat) -> Self {
         let slot = || Slot { length: 0, layers: (0..n_layers).map(|_| Vec::new()).collect() };
-        Self { slots: (0..n_slots).map(|_| slot()).collect() }
-    }
-
-    /// Number of slots.
-    pub(crate) fn n_slots(&self) -> usize {
-        self.slots.len()
+        Self { heads, format, slots: (0..n_slots).map(|_| slot()).collect() }
     }
 
     /// Positions the slot holds.
@@ -58,7 +56,7 @@ impl<B: Backend> KvCache<B> {
         let n_pages = length.div_ceil(PAGE_LEN);
         for pages in &mut self.slots[slot.0 as usize].layers {
             while pages.len() < n_pages {
-                pages.push(backend.page()?);
+                pages.push(backend.page(self.heads, self.format)?);
             }
         }
         Ok(())

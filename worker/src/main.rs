@@ -9,12 +9,12 @@ use clap::{Parser, Subcommand};
 use shared::fault::WorkerExit;
 use shared::protocol::LINK_FD;
 use strata_worker::backend::Cpu;
-use strata_worker::cli::{Bench, Perplexity, ToolError};
-use strata_worker::engine::{Engine, EngineOptions};
+use strata_worker::cli::{Bench, Logits, Perplexity, ToolError};
+use strata_worker::engine::{Engine, EngineOptions, Numerics};
 use strata_worker::{epitaph, seal, serve};
 
-/// The process that computes. It is started by strata-supervisor; `bench` and `perplexity` are
-/// for people.
+/// The process that computes. It is started by strata-supervisor; `bench`, `perplexity` and
+/// `logits` are for people.
 #[derive(Debug, Parser)]
 #[command(name = "strata-worker", version)]
 struct Arguments {
@@ -34,6 +34,8 @@ enum Command {
     Bench(Bench),
     /// Measure how well a model predicts a text.
     Perplexity(Perplexity),
+    /// Write every row of logits of a sequence.
+    Logits(Logits),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Serve { link_fd } => serve(link_fd),
         Command::Bench(bench) => finish(bench.run()),
         Command::Perplexity(perplexity) => finish(perplexity.run()),
+        Command::Logits(logits) => finish(logits.run()),
     }
 }
 
@@ -66,6 +69,7 @@ fn serve(link_fd: i32) -> ! {
             prefill_chunk: start.prefill_chunk,
             threads: start.threads,
             instruction_set: std::env::var("STRATA_ISA").ok().filter(|name| !name.is_empty()),
+            numerics: Numerics::Fast,
         };
         Engine::<Cpu>::open(Path::new(&start.model), &options, progress)
     });

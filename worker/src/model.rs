@@ -14,8 +14,53 @@ mod vocabulary;
 
 pub use load::{MappedExperts, MappedMatrix};
 
+use crate::engine::EngineError;
+
 pub(crate) use load::WeightFile;
 pub(crate) use vocabulary::{bos, name};
+
+/// The sizes of a model of any architecture.
+#[derive(Debug, Clone)]
+pub(crate) enum Sizes {
+    Llama(llama::Hyperparameters),
+    Qwen4Exp(qwen4exp::Hyperparameters),
+}
+
+/// Reads the sizes of whatever the file holds.
+pub(crate) fn sizes(file: &WeightFile) -> Result<Sizes, EngineError> {
+    let arch = shared::model_files::check_architecture(&file.metadata)
+        .map_err(|what| parts::invalid(file.path(), what))?;
+    match arch {
+        qwen4exp::ARCH => qwen4exp::hyperparameters(file).map(Sizes::Qwen4Exp),
+        _ => llama::hyperparameters(file).map(Sizes::Llama),
+    }
+}
+
+impl Sizes {
+    /// Value of `general.architecture`.
+    pub(crate) fn arch(&self) -> &'static str {
+        match self {
+            Self::Llama(_) => llama::ARCH,
+            Self::Qwen4Exp(_) => qwen4exp::ARCH,
+        }
+    }
+
+    /// Longest context the model was made for, in tokens.
+    pub(crate) fn context_len(&self) -> u32 {
+        match self {
+            Self::Llama(hyper) => hyper.context_len,
+            Self::Qwen4Exp(hyper) => hyper.context_len,
+        }
+    }
+
+    /// Rows of the output matrix.
+    pub(crate) fn vocab_size(&self) -> usize {
+        match self {
+            Self::Llama(hyper) => hyper.vocab_size,
+            Self::Qwen4Exp(hyper) => hyper.vocab_size,
+        }
+    }
+}
 
 /// A linear layer: `y = W x + b`.
 #[derive(Debug)]

@@ -8,9 +8,9 @@ use clap::Args;
 use serde_json::json;
 use shared::ids::{Position, TokenId};
 
-use super::{ToolError, forced_instruction_set, print_line};
+use super::{ToolError, forced_instruction_set, numerics, print_line};
 use crate::backend::Cpu;
-use crate::engine::{Engine, EngineOptions, LogitsWanted, Part, SlotIndex};
+use crate::engine::{Engine, EngineOptions, LogitsWanted, Numerics, Part, SlotIndex};
 
 const SLOT: SlotIndex = SlotIndex(0);
 
@@ -29,6 +29,9 @@ pub struct Bench {
     /// Compute threads; 0 takes one per core.
     #[arg(short, long, default_value_t = 0)]
     pub threads: u32,
+    /// In what numbers to compute: fast, careful or reference.
+    #[arg(long, default_value = "fast", value_parser = numerics)]
+    pub numerics: Numerics,
     /// Longest part computed in one pass.
     #[arg(long, default_value_t = 512)]
     pub prefill_chunk: u32,
@@ -58,6 +61,7 @@ impl Bench {
             threads: self.threads,
             instruction_set: forced_instruction_set(),
             header_digest: None,
+            numerics: self.numerics,
         };
         let mut engine = Engine::<Cpu>::open(&self.model, &options, &mut |_, _| ())?;
         let load = start.elapsed();

@@ -17,9 +17,9 @@ use clap::Args;
 use serde_json::json;
 use shared::ids::{Position, TokenId};
 
-use super::{ToolError, forced_instruction_set, note, print_line};
+use super::{ToolError, forced_instruction_set, note, numerics, print_line, token_ids};
 use crate::backend::Cpu;
-use crate::engine::{Engine, EngineOptions, LogitsWanted, Part, SlotIndex};
+use crate::engine::{Engine, EngineOptions, LogitsWanted, Numerics, Part, SlotIndex};
 
 const SLOT: SlotIndex = SlotIndex(0);
 const PREFILL_CHUNK: u32 = 512;
@@ -45,6 +45,9 @@ pub struct Perplexity {
     /// Compute threads; 0 takes one per core.
     #[arg(short, long, default_value_t = 0)]
     pub threads: u32,
+    /// In what numbers to compute: fast, careful or reference.
+    #[arg(long, default_value = "fast", value_parser = numerics)]
+    pub numerics: Numerics,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -93,6 +96,7 @@ impl Perplexity {
             threads: self.threads,
             instruction_set: forced_instruction_set(),
             header_digest: None,
+            numerics: self.numerics,
         };
         let mut engine = Engine::<Cpu>::open(&self.model, &options, &mut |_, _| ())?;
         if let Some(bos) = engine.info().bos {
@@ -117,11 +121,7 @@ impl Perplexity {
             let most = info.context_len;
             return Err(ToolError::usage(format!("--context: the model's context is {most}")));
         }
-        if let Some(token) = tokens.iter().find(|token| token.0 >= info.vocab_size) {
-            let size = info.vocab_size;
-            let message = format!("token {token} is not in the model's vocabulary of {size}");
-            return Err(ToolError::usage(message));
-        }
+        token_ids::check(tokens, info.vocab_size)?;
         let least = 2 * self.context as usize;
         if tokens.len() < least {
             return Err(ToolError::usage(format!(
@@ -133,25 +133,11 @@ impl Perplexity {
     }
 
     fn read_tokens(&self) -> Result<Vec<TokenId>, ToolError> {
-        let (source, text) = match (&self.tokens, &self.file) {
-            (Some(path), _) => {
-                let read = std::fs::read_to_string(path);
-                let text = read.map_err(|error| {
-                    ToolError::usage(format!("--tokens {}: {error}", path.display()))
-                })?;
-                (path.display().to_string(), text)
-            }
-            (None, Some(path)) => (TOKENIZER.to_owned(), self.tokenize(path)?),
-            (None, None) => return Err(ToolError::usage("give --file or --tokens")),
-        };
-        let parse = |word: &str| {
-            word.parse().map(TokenId).map_err(|_| {
-                let word: String = word.chars().take(40).collect();
-                ToolError::usage(format!("{source}: {word:?} is no token id"))
-            })
-        };
-        let is_between = |c: char| c.is_ascii_whitespace() || c == ',';
-        text.split(is_between).filter(|word| !word.is_empty()).map(parse).collect()
+        match (&self.tokens, &self.file) {
+            (Some(path), _) => token_ids::read(path),
+            (None, Some(path)) => token_ids::parse(TOKENIZER, &self.tokenize(path)?),
+            (None, None) => Err(ToolError::usage("give --file or --tokens")),
+        }
     }
 
     /// Asks the supervisor's program beside our own for the token ids.
