@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use strata_kernels::cpu::kv::{Heads, KvPage, PAGE_LEN};
+use strata_kernels::cpu::kv::{Heads, KvFormat, KvPage, PAGE_LEN};
 use strata_kernels::cpu::sample::{SampleParams, SampleScratch, SeenTokens, sample};
 use strata_kernels::cpu::{
     AttentionPart, RopeAngles, RopePairs, RopeTable, attention, kv_append, rms_norm, rope, swiglu,
@@ -58,7 +58,7 @@ fn attention_times(pool: &Pool, isa: Isa, n_heads: usize, n_kv_heads: usize, hea
     let q = noise(N_TOKENS * heads.q_width(), 4.0);
     let kv = noise(N_TOKENS * heads.kv_width(), 4.0);
     let mut out = vec![0.0; q.len()];
-    let mut pages = vec![KvPage::new(heads); N_TOKENS / PAGE_LEN];
+    let mut pages = vec![KvPage::try_new(heads, KvFormat::F16).unwrap(); N_TOKENS / PAGE_LEN];
     let mut layers = vec![pages.clone(); N_LAYERS];
     let append = best_of(|| kv_append(isa, heads, &mut pages, 0, &kv, &kv));
     for layer in &mut layers {
@@ -66,11 +66,11 @@ fn attention_times(pool: &Pool, isa: Isa, n_heads: usize, n_kv_heads: usize, hea
     }
     let scale = 1.0 / (head_dim as f32).sqrt();
     let prefill = best_of_layers(|layer| {
-        let part = AttentionPart { pages: &layers[layer], start: 0, n_rows: N_TOKENS };
+        let part = AttentionPart { pages: &layers[layer], start: 0, n_rows: N_TOKENS, selection: None };
         attention(pool, isa, heads, scale, &q, &[part], &mut out);
     });
     let decode = best_of_layers(|layer| {
-        let part = AttentionPart { pages: &layers[layer], start: N_TOKENS - 1, n_rows: 1 };
+        let part = AttentionPart { pages: &layers[layer], start: N_TOKENS - 1, n_rows: 1, selection: None };
         let width = heads.q_width();
         attention(pool, isa, heads, scale, &q[..width], &[part], &mut out[..width]);
     });

@@ -4,9 +4,13 @@
 
 pub mod attention;
 pub mod attention_gate;
+pub mod causal_conv;
+pub mod delta_rule;
 pub mod dequantize;
 pub mod embed;
+pub mod gated_rms_norm;
 pub mod hyper;
+pub mod indexer;
 pub mod kv_append;
 pub mod matmul;
 pub mod moe;

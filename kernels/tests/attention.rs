@@ -4,7 +4,7 @@ mod common;
 
 use common::{Random, bits};
 use half::f16;
-use strata_kernels::cpu::kv::{Heads, KvPage, PAGE_LEN};
+use strata_kernels::cpu::kv::{Heads, KvFormat, KvPage, PAGE_LEN};
 use strata_kernels::cpu::{AttentionPart, attention, kv_append};
 use strata_kernels::isa::Isa;
 use strata_kernels::pool::Pool;
@@ -43,7 +43,7 @@ impl Sequence {
 
     /// Pages whose unused places hold NaN.
     fn pages(&self, isa: Isa) -> Vec<KvPage> {
-        let mut pages = vec![KvPage::new(self.heads); self.n().div_ceil(PAGE_LEN)];
+        let mut pages = vec![KvPage::try_new(self.heads, KvFormat::F16).unwrap(); self.n().div_ceil(PAGE_LEN)];
         for page in &mut pages {
             page.bits_mut().fill(f16::NAN.to_bits());
         }
@@ -59,7 +59,7 @@ impl Sequence {
     fn attend(&self, pool: &Pool, isa: Isa, start: usize, n_rows: usize) -> Vec<f32> {
         let width = self.heads.q_width();
         let pages = self.pages(isa);
-        let part = AttentionPart { pages: &pages, start, n_rows };
+        let part = AttentionPart { pages: &pages, start, n_rows, selection: None };
         let q = &self.q[start * width..][..n_rows * width];
         let mut out = vec![f32::NAN; q.len()];
         attention(pool, isa, self.heads, self.scale(), q, &[part], &mut out);
@@ -142,7 +142,7 @@ fn parts_of_several_sequences_do_not_touch() {
     let (mut q, mut parts, mut expected) = (Vec::new(), Vec::new(), Vec::new());
     for ((sequence, pages), n_rows) in sequences.iter().zip(&pages).zip([20, 1, 0]) {
         let start = sequence.n() - n_rows;
-        parts.push(AttentionPart { pages, start, n_rows });
+        parts.push(AttentionPart { pages, start, n_rows, selection: None });
         q.extend_from_slice(&sequence.q[start * width..]);
         expected.extend(sequence.attend(&pool, isa, start, n_rows));
     }

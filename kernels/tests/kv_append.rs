@@ -4,7 +4,7 @@ mod common;
 
 use common::Random;
 use half::f16;
-use strata_kernels::cpu::kv::{Heads, KvPage, PAGE_LEN};
+use strata_kernels::cpu::kv::{Heads, KvFormat, KvPage, PAGE_LEN};
 use strata_kernels::cpu::kv_append;
 use strata_kernels::isa::Isa;
 use strata_kernels::reference;
@@ -28,9 +28,9 @@ fn each_element_lies_where_the_layout_says() {
                 let width = heads.kv_width();
                 let keys = random.values(n_rows * width, 9.0);
                 let values = random.values(n_rows * width, 9.0);
-                let mut pages = vec![KvPage::new(heads); (start + n_rows).div_ceil(PAGE_LEN)];
+                let mut pages = vec![KvPage::try_new(heads, KvFormat::F16).unwrap(); (start + n_rows).div_ceil(PAGE_LEN)];
                 for page in &mut pages {
-                    assert_eq!(page.bits().len() * 2, heads.page_bytes());
+                    assert_eq!(page.bits().len() * 2, heads.page_bytes(KvFormat::F16));
                     page.bits_mut().fill(UNTOUCHED);
                 }
                 kv_append(isa, heads, &mut pages, start, &keys, &values);
@@ -70,7 +70,7 @@ fn rounding_is_to_nearest_even_and_what_is_not_finite_stays() {
         1.5 * 2.0_f32.powi(-24),
     ]);
     for isa in Isa::available() {
-        let mut pages = [KvPage::new(heads)];
+        let mut pages = [KvPage::try_new(heads, KvFormat::F16).unwrap()];
         kv_append(isa, heads, &mut pages, 0, &row, &row);
         for (element, &x) in row.iter().enumerate() {
             let (key, value) = places(heads, 0, 0, element);
@@ -87,5 +87,5 @@ fn rounding_is_to_nearest_even_and_what_is_not_finite_stays() {
 #[should_panic(expected = "rows of")]
 fn rows_that_are_not_whole_are_refused() {
     let heads = Heads::new(1, 1, 16).unwrap();
-    kv_append(Isa::PORTABLE, heads, &mut [KvPage::new(heads)], 0, &[0.0; 17], &[0.0; 17]);
+    kv_append(Isa::PORTABLE, heads, &mut [KvPage::try_new(heads, KvFormat::F16).unwrap()], 0, &[0.0; 17], &[0.0; 17]);
 }

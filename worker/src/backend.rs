@@ -254,7 +254,7 @@ pub trait Backend: Debug + Sized {
     );
 
     /// Convolution over some rows of one sequence; `out` has as many rows as `x` already.
-    fn conv(
+    fn causal_conv(
         &self,
         shape: ConvShape,
         x: &Self::Rows,
@@ -275,7 +275,7 @@ pub trait Backend: Debug + Sized {
     );
 
     /// `out = x / rms(x) * weight * gate(z)`, per head of the weight's width.
-    fn gated_norm(
+    fn gated_rms_norm(
         &self,
         x: &Self::Rows,
         weight: &Self::Vector,

@@ -205,6 +205,24 @@ impl KvPage {
         }
     }
 
+    /// The f16 bits of a page in that format, in the layout of this module's head; of another,
+    /// nothing.
+    #[must_use]
+    pub fn bits(&self) -> &[u16] {
+        match &self.elements {
+            Elements::F16(halves) => half_vectors(halves).as_flattened(),
+            Elements::F32(_) => &[],
+        }
+    }
+
+    /// As [`bits`](Self::bits), to be written.
+    pub fn bits_mut(&mut self) -> &mut [u16] {
+        match &mut self.elements {
+            Elements::F16(halves) => flat(halves),
+            Elements::F32(_) => &mut [],
+        }
+    }
+
     /// The element at an index, as f32.
     #[inline(always)]
     pub(super) fn element(&self, index: usize) -> f32 {

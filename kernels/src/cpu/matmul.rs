@@ -17,7 +17,6 @@ use super::activations::Activations;
 use super::pool::Pool;
 use crate::format::BlockFormat;
 use crate::isa::Isa;
-use crate::reference::dequantize::dequantize_row;
 use crate::tensor::WeightView;
 
 /// Tasks per thread: enough that one slow thread does not hold up the others for long.
@@ -71,19 +70,8 @@ pub fn matmul(
         BlockFormat::Q4K => panel::run::<unpack::Q4K>(pool, isa, w, x, y),
         BlockFormat::Q5K => panel::run::<unpack::Q5K>(pool, isa, w, x, y),
         BlockFormat::Q6K => panel::run::<unpack::Q6K>(pool, isa, w, x, y),
-        _ => dequantized(pool, isa, w, x, y),
+        _ => expanded::run(pool, isa, w, x, y),
     }
-}
-
-/// The product with all weights as floats.
-fn dequantized(pool: &Pool, isa: Isa, w: &WeightView<'_>, x: &mut Activations, y: &mut [f32]) {
-    let (mut row, mut bytes) = (vec![0.0; w.cols()], Vec::new());
-    for index in 0..w.rows() {
-        dequantize_row(w.format(), w.row(index), &mut row);
-        bytes.extend(row.iter().flat_map(|value| value.to_le_bytes()));
-    }
-    let w = WeightView::new(BlockFormat::F32, w.rows(), w.cols(), &bytes);
-    float::run::<float::F32>(pool, isa, &w.expect("sized for it"), x, y);
 }
 
 /// Splits `n_items` into ranges for the tasks of a pool: `task(first, count)`.

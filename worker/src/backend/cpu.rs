@@ -6,7 +6,7 @@ use std::thread::available_parallelism;
 use kernels::cpu::kv::{Heads, KvFormat, KvPage};
 use kernels::cpu::pool::Pool;
 use kernels::cpu::{
-    self, Activations, AttentionPart, ConvShape, DeltaInputs, DeltaShape, Gate, IndexerKeys,
+    self, Activations, AttentionPart, ConvShape, DeltaForm, DeltaInputs, DeltaShape, Gate, IndexerKeys,
     IndexerShape, Precision, RopeAngles, RopeTable, Routing, Selection,
 };
 use kernels::isa::Isa;
@@ -287,7 +287,7 @@ impl Backend for Cpu {
         cpu::ple_gate(pool, self.isa, key, query, value.get(), d_model, n_streams, out);
     }
 
-    fn conv(
+    fn causal_conv(
         &self,
         shape: ConvShape,
         x: &Rows,
@@ -297,7 +297,7 @@ impl Backend for Cpu {
         out: &mut Rows,
     ) {
         let (x, out) = (x.range(rows.clone()), out.range_mut(rows));
-        cpu::conv(&self.pool, self.isa, shape, x, weight, history, out);
+        cpu::causal_conv(&self.pool, self.isa, shape, x, weight, history, out);
     }
 
     fn delta_rule(
@@ -315,10 +315,11 @@ impl Backend for Cpu {
             a: inputs.a,
             dt: inputs.dt,
         };
-        cpu::delta_rule(&self.pool, self.isa, shape, &inputs, state, out.range_mut(rows));
+        let (form, out) = (DeltaForm::Recurrent, out.range_mut(rows));
+        cpu::delta_rule(&self.pool, self.isa, shape, &inputs, form, state, out);
     }
 
-    fn gated_norm(
+    fn gated_rms_norm(
         &self,
         x: &Rows,
         weight: &Vec<f32>,
@@ -328,7 +329,7 @@ impl Backend for Cpu {
         out: &mut Rows,
     ) {
         let out = out.set(x.n_rows);
-        cpu::gated_norm(&self.pool, self.isa, x.get(), weight, eps, z.get(), gate, out);
+        cpu::gated_rms_norm(&self.pool, self.isa, x.get(), weight, eps, z.get(), gate, out);
     }
 
     fn indexer_append(

@@ -267,7 +267,7 @@ impl<B: Backend> Forward<'_, B> {
         for span in &self.pass.spans {
             let history = self.states.ple_history(span.slot);
             let rows = span.rows.clone();
-            backend.conv(conv, &s.normed, rows, &ple.conv, history, extra);
+            backend.causal_conv(conv, &s.normed, rows, &ple.conv, history, extra);
         }
         backend.residual_add(&mut s.residual, &s.wide);
         backend.residual_add(&mut s.residual, extra);

@@ -253,7 +253,7 @@ pub struct LinearAttention<M, V> {
     pub a: V,
     /// *Shapes*: `(n_value_heads,)`.
     pub dt: V,
-    /// *Shapes*: `(conv_kernel, qkv_width)`.
+    /// *Shapes*: `(qkv_width, conv_kernel)`.
     pub conv: V,
     /// *Shapes*: `(linear_head_dim,)`.
     pub norm: V,
@@ -295,7 +295,7 @@ pub struct Ple<M, V> {
     pub norm_query: V,
     /// *Shapes*: `(n_streams * d_model,)`.
     pub norm_conv: V,
-    /// *Shapes*: `(conv_kernel, n_streams * d_model)`.
+    /// *Shapes*: `(n_streams * d_model, conv_kernel)`.
     pub conv: V,
 }
 

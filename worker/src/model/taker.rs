@@ -75,25 +75,6 @@ impl<B: Backend> Taker<'_, B> {
         B::place_vector(values)
     }
 
-    /// The filters of a convolution, `(channels, kernel)` in the file, as `(kernel, channels)`.
-    pub(super) fn filters(
-        &mut self,
-        name: &str,
-        channels: usize,
-        kernel: usize,
-    ) -> Result<B::Vector, EngineError> {
-        let mapped: MappedMatrix = self.file.matrix(name, channels, kernel)?;
-        let mut filters = vec![0.0; channels * kernel];
-        let mut filter = vec![0.0; kernel];
-        for (row, channel) in (0..).zip(0..channels) {
-            kernels::cpu::embed(&mapped.view(), &[row], &mut filter);
-            for (step, weight) in filter.iter().enumerate() {
-                filters[step * channels + channel] = *weight;
-            }
-        }
-        B::place_vector(filters)
-    }
-
     /// The matrices of all experts, `STEM.weight`.
     pub(super) fn experts(
         &mut self,

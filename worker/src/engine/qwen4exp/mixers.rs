@@ -85,12 +85,12 @@ impl<B: Backend> Forward<'_, B> {
             let rows = span.rows.clone();
             let state = self.states.linear_mut(span.slot, index);
             let history = &mut state.history;
-            backend.conv(conv, &l.qkv_raw, rows.clone(), &mixer.conv, history, &mut l.qkv);
+            backend.causal_conv(conv, &l.qkv_raw, rows.clone(), &mixer.conv, history, &mut l.qkv);
             let (qkv, alpha, beta) = (&l.qkv, &l.alpha, &l.beta);
             let inputs = DeltaRows { qkv, alpha, beta, a: &mixer.a, dt: &mixer.dt };
             backend.delta_rule(delta, &inputs, rows, &mut state.delta, &mut l.o);
         }
-        backend.gated_norm(&l.o, &mixer.norm, rms_eps, &l.z, Gate::Sigmoid, &mut l.gated);
+        backend.gated_rms_norm(&l.o, &mixer.norm, rms_eps, &l.z, Gate::Sigmoid, &mut l.gated);
         backend.load(&l.gated, precision, &mut s.operand);
         backend.matmul(&mixer.out, &mut s.operand, &mut s.y);
     }

@@ -169,7 +169,7 @@ fn linear<B: Backend>(
         beta: taker.matrix(&name("ssm_beta"), n_heads, d_model)?,
         a: B::place_vector(a)?,
         dt: taker.vector(&name("ssm_dt.bias"), n_heads)?,
-        conv: taker.filters(
+        conv: taker.flat(
             &name("ssm_conv1d.weight"),
             hyper.qkv_width(),
             hyper.conv_kernel,
@@ -224,6 +224,6 @@ fn ple<B: Backend>(
         norm_key: taker.vector(&name("ple_norm_key.weight"), wide)?,
         norm_query: taker.vector(&name("ple_norm_query.weight"), wide)?,
         norm_conv: taker.vector(&name("ple_norm_conv.weight"), wide)?,
-        conv: taker.filters(&name("ple_conv1d.weight"), wide, kernel)?,
+        conv: taker.flat(&name("ple_conv1d.weight"), wide, kernel)?,
     })
 }
