@@ -66,11 +66,17 @@ fn attention_times(pool: &Pool, isa: Isa, n_heads: usize, n_kv_heads: usize, hea
     }
     let scale = 1.0 / (head_dim as f32).sqrt();
     let prefill = best_of_layers(|layer| {
-        let part = AttentionPart { pages: &layers[layer], start: 0, n_rows: N_TOKENS, selection: None };
+        let part =
+            AttentionPart { pages: &layers[layer], start: 0, n_rows: N_TOKENS, selection: None };
         attention(pool, isa, heads, scale, &q, &[part], &mut out);
     });
     let decode = best_of_layers(|layer| {
-        let part = AttentionPart { pages: &layers[layer], start: N_TOKENS - 1, n_rows: 1, selection: None };
+        let part = AttentionPart {
+            pages: &layers[layer],
+            start: N_TOKENS - 1,
+            n_rows: 1,
+            selection: None,
+        };
         let width = heads.q_width();
         attention(pool, isa, heads, scale, &q[..width], &[part], &mut out[..width]);
     });

@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use strata_kernels::cpu::{self, Precision, Activations};
+use strata_kernels::cpu::{self, Activations, Precision};
 use strata_kernels::format::BlockFormat;
 use strata_kernels::isa::Isa;
 use strata_kernels::pool::Pool;

@@ -42,7 +42,9 @@ pub use delta_rule::{DeltaForm, DeltaInputs, DeltaShape, DeltaShapeError, KeyHea
 pub use embed::{embed, embed_rows};
 pub use gated_rms_norm::{Gate, gated_rms_norm};
 pub use hyper::{hyper_add, hyper_expand, hyper_mix, hyper_silu};
-pub use indexer::{IndexerError, IndexerKeys, IndexerShape, Selection, indexer_append, indexer_select};
+pub use indexer::{
+    IndexerError, IndexerKeys, IndexerShape, Selection, indexer_append, indexer_select,
+};
 pub use kv_append::kv_append;
 pub use matmul::{Precision, matmul};
 pub use moe::{Routing, expert_matmul, moe_combine, route};

@@ -43,7 +43,8 @@ impl Sequence {
 
     /// Pages whose unused places hold NaN.
     fn pages(&self, isa: Isa) -> Vec<KvPage> {
-        let mut pages = vec![KvPage::try_new(self.heads, KvFormat::F16).unwrap(); self.n().div_ceil(PAGE_LEN)];
+        let mut pages =
+            vec![KvPage::try_new(self.heads, KvFormat::F16).unwrap(); self.n().div_ceil(PAGE_LEN)];
         for page in &mut pages {
             page.bits_mut().fill(f16::NAN.to_bits());
         }

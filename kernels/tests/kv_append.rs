@@ -28,7 +28,10 @@ fn each_element_lies_where_the_layout_says() {
                 let width = heads.kv_width();
                 let keys = random.values(n_rows * width, 9.0);
                 let values = random.values(n_rows * width, 9.0);
-                let mut pages = vec![KvPage::try_new(heads, KvFormat::F16).unwrap(); (start + n_rows).div_ceil(PAGE_LEN)];
+                let mut pages = vec![
+                    KvPage::try_new(heads, KvFormat::F16).unwrap();
+                    (start + n_rows).div_ceil(PAGE_LEN)
+                ];
                 for page in &mut pages {
                     assert_eq!(page.bits().len() * 2, heads.page_bytes(KvFormat::F16));
                     page.bits_mut().fill(UNTOUCHED);
@@ -87,5 +90,12 @@ fn rounding_is_to_nearest_even_and_what_is_not_finite_stays() {
 #[should_panic(expected = "rows of")]
 fn rows_that_are_not_whole_are_refused() {
     let heads = Heads::new(1, 1, 16).unwrap();
-    kv_append(Isa::PORTABLE, heads, &mut [KvPage::try_new(heads, KvFormat::F16).unwrap()], 0, &[0.0; 17], &[0.0; 17]);
+    kv_append(
+        Isa::PORTABLE,
+        heads,
+        &mut [KvPage::try_new(heads, KvFormat::F16).unwrap()],
+        0,
+        &[0.0; 17],
+        &[0.0; 17],
+    );
 }

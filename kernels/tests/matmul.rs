@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use strata_kernels::cpu::{self, Precision, Activations};
+use strata_kernels::cpu::{self, Activations, Precision};
 use strata_kernels::format::BlockFormat;
 use strata_kernels::isa::Isa;
 use strata_kernels::pool::Pool;
@@ -53,7 +53,7 @@ fn put_half(format: BlockFormat, block: &mut [u8], at: usize, value: half::f16) 
     let bits = value.to_bits();
     if format == BlockFormat::Iq1M {
         for (part, word) in block[at..].chunks_exact_mut(2).enumerate() {
-            word[1] = word[1] & 0x0f | ((bits >> (4 * part)) as u8 & 0x0f) << 4;
+            word[1] = word[1] & 0x0f | (bits >> (4 * part)).to_le_bytes()[0] << 4;
         }
     } else {
         block[at..at + 2].copy_from_slice(&bits.to_le_bytes());

@@ -35,7 +35,7 @@ const TABLE: [Allowed; 5] = [
             "shared",
             "thiserror",
         ],
-        development: &["proptest"],
+        development: &["npyz", "proptest"],
     },
     Allowed {
         manifest: "supervisor/Cargo.toml",

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use shared::fault::WorkerExit;
 
-use crate::engine::{EngineError, Numerics};
+use crate::engine::{EngineError, ModelInfo, Numerics};
 
 /// Why a tool ended without a result.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +64,13 @@ fn print_line(line: &str) -> Result<(), ToolError> {
             message: format!("the result cannot be written to standard output: {error}"),
         }),
         _ => Ok(()),
+    }
+}
+
+/// Says what is suspicious about the weight file, on stderr.
+pub fn warn(info: &ModelInfo) {
+    for warning in &info.warnings {
+        note(&format!("strata-worker: warning: {warning}"));
     }
 }
 

@@ -105,6 +105,8 @@ pub struct ModelInfo {
     pub fingerprint: [u8; 32],
     /// Whether a sequence starts with the tokenizer's beginning-of-sequence token, and which.
     pub bos: Option<TokenId>,
+    /// What is suspicious about the weight file, one sentence each.
+    pub warnings: Vec<String>,
 }
 
 /// Index of a sequence slot, below [`EngineOptions::slots`].
@@ -358,7 +360,8 @@ impl<B: Backend> Engine<B> {
         let n_logits = self.logits_rows.len();
         self.backend.reserve(&mut self.logits, n_logits)?;
         let (backend, pass, logits) = (&self.backend, &self.pass, &mut self.logits);
-        let flow = each_model!(&mut self.model, model => model.forward(backend, pass, logits, hook));
+        let flow =
+            each_model!(&mut self.model, model => model.forward(backend, pass, logits, hook));
         if flow.is_continue() {
             self.check_finite()?;
         }
@@ -441,5 +444,6 @@ fn model_info<B: Backend>(
         parameters: file.parameters(),
         fingerprint: file.fingerprint(),
         bos: model::bos(file)?,
+        warnings: model::warnings(file, sizes),
     })
 }

@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use shared::fault::WorkerExit;
 use shared::protocol::LINK_FD;
 use strata_worker::backend::Cpu;
-use strata_worker::cli::{Bench, Logits, Perplexity, ToolError};
+use strata_worker::cli::{self, Bench, Logits, Perplexity, ToolError};
 use strata_worker::engine::{Engine, EngineOptions, Numerics};
 use strata_worker::{epitaph, seal, serve};
 
@@ -71,7 +71,9 @@ fn serve(link_fd: i32) -> ! {
             instruction_set: std::env::var("STRATA_ISA").ok().filter(|name| !name.is_empty()),
             numerics: Numerics::Fast,
         };
-        Engine::<Cpu>::open(Path::new(&start.model), &options, progress)
+        let engine = Engine::<Cpu>::open(Path::new(&start.model), &options, progress)?;
+        cli::warn(engine.info());
+        Ok(engine)
     });
     epitaph::leave(fate.exit, format_args!("{}", fate.detail))
 }

@@ -5,10 +5,10 @@
 //! its copy there.
 
 mod keys;
-pub(crate) mod llama;
+pub mod llama;
 mod load;
 mod parts;
-pub(crate) mod qwen4exp;
+pub mod qwen4exp;
 mod taker;
 mod vocabulary;
 
@@ -22,8 +22,8 @@ pub(crate) use vocabulary::{bos, name};
 /// The sizes of a model of any architecture.
 #[derive(Debug, Clone)]
 pub(crate) enum Sizes {
-    Llama(llama::Hyperparameters),
-    Qwen4Exp(qwen4exp::Hyperparameters),
+    Llama(Box<llama::Hyperparameters>),
+    Qwen4Exp(Box<qwen4exp::Hyperparameters>),
 }
 
 /// Reads the sizes of whatever the file holds.
@@ -31,8 +31,16 @@ pub(crate) fn sizes(file: &WeightFile) -> Result<Sizes, EngineError> {
     let arch = shared::model_files::check_architecture(&file.metadata)
         .map_err(|what| parts::invalid(file.path(), what))?;
     match arch {
-        qwen4exp::ARCH => qwen4exp::hyperparameters(file).map(Sizes::Qwen4Exp),
-        _ => llama::hyperparameters(file).map(Sizes::Llama),
+        qwen4exp::ARCH => Ok(Sizes::Qwen4Exp(Box::new(qwen4exp::hyperparameters(file)?))),
+        _ => Ok(Sizes::Llama(Box::new(llama::hyperparameters(file)?))),
+    }
+}
+
+/// What is suspicious about a file that can be computed, one sentence each.
+pub(crate) fn warnings(file: &WeightFile, sizes: &Sizes) -> Vec<String> {
+    match sizes {
+        Sizes::Llama(_) => Vec::new(),
+        Sizes::Qwen4Exp(hyper) => qwen4exp::warnings(file, hyper),
     }
 }
 

@@ -7,7 +7,7 @@ use std::fs;
 use strata_worker::backend::Cpu;
 use strata_worker::engine::{Engine, EngineError, EngineOptions, SlotIndex};
 use support::{
-    F32, File, IQ4_NL, Q8_0, Random, TempDir, Value, open, options, refusal, rows_in_chunks,
+    F32, File, I8, Q8_0, Random, TempDir, Value, open, options, refusal, rows_in_chunks,
 };
 
 fn refusal_of(file: &File) -> String {
@@ -130,10 +130,10 @@ fn tensors_that_do_not_fit_are_named() {
     turned.tensor("blk.0.attn_k.weight").dims.reverse();
     assert_says(&refusal_of(&turned), &["blk.0.attn_k.weight", "[32, 64]", "[64, 32]"]);
 
-    let mut unknown = File::tiny(Q8_0, 1);
+    let mut unknown = File::tiny(F32, 1);
     // Blocks of this type have another size; the bytes are more than enough.
-    unknown.tensor("blk.0.attn_k.weight").type_id = IQ4_NL;
-    assert_says(&refusal_of(&unknown), &["blk.0.attn_k.weight", "IQ4_NL", "Q8_0"]);
+    unknown.tensor("blk.0.attn_k.weight").type_id = I8;
+    assert_says(&refusal_of(&unknown), &["blk.0.attn_k.weight", "I8", "Q8_0"]);
 
     let mut foreign = File::tiny(F32, 1);
     foreign.tensor("blk.0.attn_k.weight").type_id = 99;

@@ -117,9 +117,8 @@ fn tasks<'a>(heads: Heads, parts: &[AttentionPart<'a>]) -> Vec<Task<'a>> {
         while end > 0 {
             // A row that sees chosen blocks only is a task of its own.
             let selected = part.selection.and_then(|selection| selection.row(end - 1));
-            let is_dense = |row: usize| {
-                part.selection.is_none_or(|selection| selection.row(row).is_none())
-            };
+            let is_dense =
+                |row: usize| part.selection.is_none_or(|selection| selection.row(row).is_none());
             let mut row = end - 1;
             while selected.is_none() && row % rows_per_task != 0 && is_dense(row - 1) {
                 row -= 1;

@@ -142,6 +142,7 @@ impl Task<'_> {
     }
 
     /// `W` vectors of a row of the result.
+    #[expect(clippy::mut_from_ref, reason = "a part of a slice that tasks share")]
     #[inline(always)]
     fn out<const W: usize>(&self, row: usize, chunk: usize) -> &mut [[f32; LANES]] {
         let s = self.shape.head_dim();
@@ -151,6 +152,7 @@ impl Task<'_> {
     }
 
     /// `W` vectors of the state's row for one element of the key.
+    #[expect(clippy::mut_from_ref, reason = "a part of a slice that tasks share")]
     #[inline(always)]
     fn state<const W: usize>(&self, key: usize, chunk: usize) -> &mut [[f32; LANES]] {
         let s = self.shape.head_dim();

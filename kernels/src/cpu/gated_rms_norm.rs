@@ -27,7 +27,6 @@ pub enum Gate {
 /// # Panics
 ///
 /// When the lengths do not fit those shapes.
-#[expect(clippy::too_many_arguments, reason = "three operands and how they meet")]
 pub fn gated_rms_norm(
     pool: &Pool,
     isa: Isa,

@@ -6,7 +6,9 @@
 //! `budget / c` best whole blocks by `Σ_j max(0, q_j · κ_b)`; of equal ones the lower index. When
 //! there are no more blocks than that, it sees all.
 
-use thiserror::Error;
+mod shape;
+
+pub use shape::{IndexerError, IndexerShape};
 
 use super::attention::Selected;
 use super::lanes::{Kernel, LANES, Lanes, dispatch};
@@ -18,66 +20,6 @@ use crate::isa::Isa;
 
 /// Raw keys that are kept at least, so that as many tokens can be taken back.
 const RAW_KEPT: usize = 64;
-
-/// An indexer that cannot be computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error(
-    "an indexer of {n_heads} heads of {head_dim}, blocks of {block_len} and a budget of {budget}: \
-     heads must be multiples of 16, and the budget whole blocks"
-)]
-pub struct IndexerError {
-    n_heads: usize,
-    head_dim: usize,
-    block_len: usize,
-    budget: usize,
-}
-
-/// Sizes of an indexer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IndexerShape {
-    n_heads: usize,
-    head_dim: usize,
-    block_len: usize,
-    budget: usize,
-}
-
-impl IndexerShape {
-    /// `n_heads` query heads and one key of `head_dim`; blocks of `block_len` tokens, of which
-    /// `budget` tokens are chosen.
-    ///
-    /// # Errors
-    ///
-    /// [`IndexerError`] if the kernels cannot compute it; the numbers come from a weight file.
-    pub fn new(
-        n_heads: usize,
-        head_dim: usize,
-        block_len: usize,
-        budget: usize,
-    ) -> Result<Self, IndexerError> {
-        let is_good = n_heads > 0
-            && head_dim > 0
-            && head_dim.is_multiple_of(LANES)
-            && block_len > 0
-            && budget > 0
-            && budget.is_multiple_of(block_len);
-        match is_good {
-            true => Ok(Self { n_heads, head_dim, block_len, budget }),
-            false => Err(IndexerError { n_heads, head_dim, block_len, budget }),
-        }
-    }
-
-    /// Width of a row of queries.
-    #[must_use]
-    pub fn q_width(self) -> usize {
-        self.n_heads * self.head_dim
-    }
-
-    /// Width of a head, and of a key.
-    #[must_use]
-    pub fn head_dim(self) -> usize {
-        self.head_dim
-    }
-}
 
 /// The keys of one layer of one sequence.
 #[derive(Debug, Clone)]
@@ -265,7 +207,10 @@ pub fn indexer_select(
         let query = &queries[row * shape.q_width()..][..shape.q_width()];
         let mut scores = vec![0.0; n_blocks];
         let block_keys = &keys.blocks[..n_blocks * shape.head_dim];
-        dispatch(isa, Score { query, keys: block_keys, head_dim: shape.head_dim, out: &mut scores });
+        dispatch(
+            isa,
+            Score { query, keys: block_keys, head_dim: shape.head_dim, out: &mut scores },
+        );
         // SAFETY: each task has its own row.
         choose(&scores, unsafe { blocks.part(sparse * n_chosen, n_chosen) });
     });
@@ -274,9 +219,8 @@ pub fn indexer_select(
 /// The indices of the largest scores, of equal ones the lower, rising.
 fn choose(scores: &[f32], out: &mut [u32]) {
     let mut order: Vec<u32> = (0..).take(scores.len()).collect();
-    let rank = |a: &u32, b: &u32| {
-        scores[*b as usize].total_cmp(&scores[*a as usize]).then(a.cmp(b))
-    };
+    let rank =
+        |a: &u32, b: &u32| scores[*b as usize].total_cmp(&scores[*a as usize]).then(a.cmp(b));
     order.select_nth_unstable_by(out.len() - 1, rank);
     out.copy_from_slice(&order[..out.len()]);
     out.sort_unstable();

@@ -227,7 +227,9 @@ impl KvPage {
     #[inline(always)]
     pub(super) fn element(&self, index: usize) -> f32 {
         match &self.elements {
-            Elements::F16(halves) => f16::from_bits(halves[index / LANES].0[index % LANES]).to_f32(),
+            Elements::F16(halves) => {
+                f16::from_bits(halves[index / LANES].0[index % LANES]).to_f32()
+            }
             Elements::F32(chunks) => chunks[index / LANES].0[index % LANES],
         }
     }

@@ -24,7 +24,6 @@ const LIKENESS_MIN: f32 = 1.0e-6;
 /// # Panics
 ///
 /// When the lengths do not fit those shapes.
-#[expect(clippy::too_many_arguments, reason = "three operands and their shape")]
 pub fn ple_gate(
     pool: &Pool,
     isa: Isa,

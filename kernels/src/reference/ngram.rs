@@ -130,9 +130,9 @@ pub fn ngram_rows(shape: &NgramShape, history: &[u32], tokens: &[u32], out: &mut
         false => tokens[place - n_before],
     };
     out.clear();
-    for index in 0..tokens.len() {
+    for (index, &token) in tokens.iter().enumerate() {
         let place = n_before + index;
-        let mut hash = u64::from(tokens[index]).wrapping_mul(shape.multipliers[0]);
+        let mut hash = u64::from(token).wrapping_mul(shape.multipliers[0]);
         let mut is_cut = false;
         for distance in 1..shape.order() {
             let token = before(place - distance);

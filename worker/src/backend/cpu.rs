@@ -6,8 +6,8 @@ use std::thread::available_parallelism;
 use kernels::cpu::kv::{Heads, KvFormat, KvPage};
 use kernels::cpu::pool::Pool;
 use kernels::cpu::{
-    self, Activations, AttentionPart, ConvShape, DeltaForm, DeltaInputs, DeltaShape, Gate, IndexerKeys,
-    IndexerShape, Precision, RopeAngles, RopeTable, Routing, Selection,
+    self, Activations, AttentionPart, ConvShape, DeltaForm, DeltaInputs, DeltaShape, Gate,
+    IndexerKeys, IndexerShape, Precision, RopeAngles, RopeTable, Routing, Selection,
 };
 use kernels::isa::Isa;
 

@@ -1,5 +1,5 @@
-//! `strata-worker logits`: every row of logits of a sequence, as little-endian f32: what any outside
-//! check needs.
+//! `strata-worker logits`: every row of logits of a sequence, as little-endian f32: what any
+//! outside check needs.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -60,6 +60,7 @@ impl Logits {
         };
         let mut engine = Engine::<Cpu>::open(&self.model, &options, &mut |_, _| ())?;
         let info = engine.info();
+        super::warn(info);
         token_ids::check(&tokens, info.vocab_size)?;
         if tokens.len() > info.context_len as usize {
             return Err(ToolError::usage(format!(

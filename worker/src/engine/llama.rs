@@ -54,11 +54,7 @@ struct Scratch<B: Backend> {
 }
 
 impl<B: Backend> Scratch<B> {
-    fn new(
-        backend: &B,
-        hyper: &Hyperparameters,
-        n_tokens: usize,
-    ) -> Result<Self, EngineError> {
+    fn new(backend: &B, hyper: &Hyperparameters, n_tokens: usize) -> Result<Self, EngineError> {
         let rows = |width| backend.rows(n_tokens, width);
         Ok(Self {
             residual: rows(hyper.d_model)?,
@@ -153,7 +149,8 @@ impl<B: Backend> Llama<B> {
     ) -> ControlFlow<()> {
         let Self { weights, heads, rms_eps, rope, precision, kv, scratch } = self;
         let (heads, rms_eps, precision) = (*heads, *rms_eps, *precision);
-        let mut forward = Forward { backend, weights, heads, rms_eps, rope, precision, kv, scratch };
+        let mut forward =
+            Forward { backend, weights, heads, rms_eps, rope, precision, kv, scratch };
         forward.run(pass, logits, hook)
     }
 }

@@ -21,11 +21,6 @@ mod state;
 
 use std::ops::ControlFlow;
 
-use kernels::cpu::kv::Heads;
-use kernels::cpu::{
-    ConvShape, DeltaShape, IndexerShape, KeyHeads, NgramShape, Precision, RopePairs, RopeTable,
-    ngram_rows,
-};
 use self::scratch::Scratch;
 use self::state::States;
 use super::pass::Pass;
@@ -33,6 +28,11 @@ use super::{EngineError, EngineOptions, SlotIndex};
 use crate::backend::Backend;
 use crate::model::WeightFile;
 use crate::model::qwen4exp::{self, Hyperparameters, Layer, LayerKind, Mix, Mixer, Ple, Weights};
+use kernels::cpu::kv::Heads;
+use kernels::cpu::{
+    ConvShape, DeltaShape, IndexerShape, KeyHeads, NgramShape, Precision, RopePairs, RopeTable,
+    ngram_rows,
+};
 
 type LayerOf<B> = Layer<<B as Backend>::Matrix, <B as Backend>::Experts, <B as Backend>::Vector>;
 type MixOf<B> = Mix<<B as Backend>::Matrix, <B as Backend>::Vector>;
@@ -85,11 +85,7 @@ impl Shapes {
             heads: heads.map_err(|error| unusable(&error))?,
             rope: rope.map_err(|error| unusable(&error))?,
             delta: delta.map_err(|error| unusable(&error))?,
-            conv: ConvShape {
-                channels: hyper.qkv_width(),
-                kernel: hyper.conv_kernel,
-                dilation: 1,
-            },
+            conv: ConvShape { channels: hyper.qkv_width(), kernel: hyper.conv_kernel, dilation: 1 },
             n_experts_used: hyper.n_experts_used,
             indexers: indexers.map_err(|error| unusable(&error))?,
             ngram: ngram.transpose().map_err(|error| unusable(&error))?,
@@ -241,11 +237,7 @@ impl<B: Backend> Forward<'_, B> {
     }
 
     /// Adds the n-gram embedding to the wide residual.
-    fn ngrams(
-        &mut self,
-        ple: &Ple<B::Matrix, B::Vector>,
-        table: &crate::model::MappedMatrix,
-    ) {
+    fn ngrams(&mut self, ple: &Ple<B::Matrix, B::Vector>, table: &crate::model::MappedMatrix) {
         let (Some(ngram), Some(conv)) = (&self.shapes.ngram, self.shapes.ple_conv) else { return };
         let Shapes { n_streams, rms_eps, precision, .. } = *self.shapes;
         let (backend, s) = (self.backend, &mut *self.s);

@@ -136,7 +136,8 @@ impl WeightFile {
     pub(crate) fn open(path: &Path) -> Result<Self, EngineError> {
         let parts = parts::open_all(path)?;
         let metadata = parts[0].header.metadata.clone();
-        let mut file = Self { metadata, parts: Vec::new(), directory: BTreeMap::new(), scattered: Vec::new() };
+        let mut file =
+            Self { metadata, parts: Vec::new(), directory: BTreeMap::new(), scattered: Vec::new() };
         for part in parts {
             file.add(part)?;
         }
@@ -317,7 +318,8 @@ impl WeightFile {
     ///
     /// `progress` is told the bytes that are in, and the bytes in all.
     pub(crate) fn populate(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), EngineError> {
-        let ranges: Vec<_> = (0..self.parts.len()).flat_map(|part| self.dense_ranges(part)).collect();
+        let ranges: Vec<_> =
+            (0..self.parts.len()).flat_map(|part| self.dense_ranges(part)).collect();
         let total = ranges.iter().map(|(_, range)| range.len() as u64).sum();
         let mut done = 0;
         progress(0, total);

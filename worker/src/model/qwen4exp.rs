@@ -1,8 +1,9 @@
 //! The `qwen4exp` architecture (Qwen3.8-Flash-Next): sizes, weights, and how a file names them.
 //!
 //! Every layer reads and writes a wide residual of `n_streams` rows of `d_model` through two
-//! hyper-connection mixes ([`Mix`]); its mixer is full attention with an indexer, or the gated delta
-//! rule; a mixture of experts follows. One layer also adds rows of an n-gram table ([`Ple`]). The
+//! hyper-connection mixes ([`Mix`]); its mixer is full attention with an indexer, or the gated
+//! delta rule; a mixture of experts follows. One layer also adds rows of an n-gram table
+//! ([`Ple`]). The
 //! draft head ([`Draft`]) is one more block, inside the file or beside it.
 
 mod draft;
@@ -10,7 +11,7 @@ mod sizes;
 mod traps;
 mod weights;
 
-pub(crate) use draft::{draft_beside, draft_inside};
+pub(crate) use draft::draft_inside;
 pub(crate) use sizes::hyperparameters;
 pub(crate) use traps::warnings;
 pub(crate) use weights::weights;

@@ -25,7 +25,12 @@ impl<B: Backend> Taker<'_, B> {
     }
 
     /// The matrix `STEM.weight`.
-    pub(super) fn matrix(&mut self, stem: &str, rows: usize, cols: usize) -> Result<B::Matrix, EngineError> {
+    pub(super) fn matrix(
+        &mut self,
+        stem: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<B::Matrix, EngineError> {
         let mapped = self.file.matrix(&format!("{stem}.weight"), rows, cols)?;
         B::place_matrix(mapped)
     }

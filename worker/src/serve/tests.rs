@@ -51,6 +51,7 @@ impl Fake {
             parameters: 0,
             fingerprint: [0; 32],
             bos: None,
+            warnings: Vec::new(),
         };
         Self { info, slots: vec![Vec::new(); start.slots as usize], trick }
     }

@@ -18,7 +18,7 @@ pub const F32: u32 = 0;
 pub const F16: u32 = 1;
 pub const Q4_0: u32 = 2;
 pub const Q8_0: u32 = 8;
-pub const IQ4_NL: u32 = 20;
+pub const I8: u32 = 24;
 
 /// A directory that goes away with the test.
 pub struct TempDir(PathBuf);

@@ -179,10 +179,10 @@ impl Tile<'_> {
         let row = self.row;
         let (keys, queries) = (floats(&self.cell.of_keys), floats(&self.cell.of_queries));
         let before = Columns { vectors: learnt, first: 0, step: W };
-        let predicted = self.from_state::<L, R, W>(lanes, &self.of.keys, state);
+        let predicted = self.of_state::<L, R, W>(lanes, &self.of.keys, state);
         let mut predicted =
             add_product::<L, R, W>(lanes, rows(keys, row, CELL), before, row, predicted);
-        let out = self.from_state::<L, R, W>(lanes, &self.of.queries, state);
+        let out = self.of_state::<L, R, W>(lanes, &self.of.queries, state);
         let mut out = add_product::<L, R, W>(lanes, rows(queries, row, CELL), before, row, out);
         let mut new = [[lanes.splat(0.0); W]; R];
         for r in 0..R {
@@ -208,7 +208,7 @@ impl Tile<'_> {
 
     /// `e^(G_i) Sᵀ x_i` for the rows `x_i` of a matrix.
     #[inline(always)]
-    fn from_state<L: Lanes, const R: usize, const W: usize>(
+    fn of_state<L: Lanes, const R: usize, const W: usize>(
         &self,
         lanes: L,
         x: &[f32],

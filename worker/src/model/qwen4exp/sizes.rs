@@ -105,10 +105,9 @@ fn same(keys: &Keys<'_>, key: &str, wanted: usize, why: &str) -> Result<(), Stri
     let found = keys.size(key, u32::MAX)?;
     match found == wanted {
         true => Ok(()),
-        false => Err(format!(
-            "metadata key `{}` is {found}, but {why} make {wanted}",
-            keys.name(key)
-        )),
+        false => {
+            Err(format!("metadata key `{}` is {found}, but {why} make {wanted}", keys.name(key)))
+        }
     }
 }
 
@@ -299,8 +298,10 @@ fn check_hash(keys: &Keys<'_>, ple: &PleSizes, vocab_size: usize) -> Result<(), 
         factor > 0 && factor.checked_mul(vocab_size as u64).is_some_and(|p| p < 1 << 63)
     };
     if let Some(factor) = ple.multipliers.iter().find(|factor| !is_good(**factor)) {
-        let what = format!("lists {factor}; with token ids up to {vocab_size} it must be positive \
-                            and its products below 2^63");
+        let what = format!(
+            "lists {factor}; with token ids up to {vocab_size} it must be positive \
+                            and its products below 2^63"
+        );
         return bad("ple.layer_multipliers", what);
     }
     if let Some(size) = ple.sizes.iter().find(|&&size| size == 0 || size > ple.n_table_rows) {

@@ -17,14 +17,17 @@ pub(crate) fn warnings(file: &WeightFile, hyper: &Hyperparameters) -> Vec<String
                 .to_owned(),
         );
     }
+    let is_inject = |name: &str| name.contains(".hc_") && name.ends_with("_inject.weight");
+    let low: Vec<_> =
+        file.types().filter(|(name, kind)| is_inject(name) && bits_per_element(kind) < 8).collect();
+    if let Some((name, kind)) = low.first() {
+        found.push(format!(
+            "{} tensors such as `{name}` are stored as {kind} or the like; an inject below 8 bits is \
+             reported to break the model",
+            low.len()
+        ));
+    }
     for (name, kind) in file.types() {
-        let is_inject = name.contains(".hc_") && name.ends_with("_inject.weight");
-        if is_inject && bits_per_element(kind) < 8 {
-            found.push(format!(
-                "tensor `{name}` is stored as {kind}; below 8 bits it is reported to break the \
-                 model"
-            ));
-        }
         if name.ends_with(".ple_conv1d.weight") && !is_float(kind) {
             found.push(format!(
                 "tensor `{name}` is stored as {kind}; anything but a float is reported to break \

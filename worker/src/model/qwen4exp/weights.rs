@@ -169,11 +169,7 @@ fn linear<B: Backend>(
         beta: taker.matrix(&name("ssm_beta"), n_heads, d_model)?,
         a: B::place_vector(a)?,
         dt: taker.vector(&name("ssm_dt.bias"), n_heads)?,
-        conv: taker.flat(
-            &name("ssm_conv1d.weight"),
-            hyper.qkv_width(),
-            hyper.conv_kernel,
-        )?,
+        conv: taker.flat(&name("ssm_conv1d.weight"), hyper.qkv_width(), hyper.conv_kernel)?,
         norm: taker.vector(&name("ssm_norm.weight"), hyper.linear_head_dim)?,
         out: taker.matrix(&name("ssm_out"), d_model, hyper.value_width())?,
     })))
