@@ -22,8 +22,8 @@ pub(crate) fn warnings(file: &WeightFile, hyper: &Hyperparameters) -> Vec<String
         file.types().filter(|(name, kind)| is_inject(name) && bits_per_element(kind) < 8).collect();
     if let Some((name, kind)) = low.first() {
         found.push(format!(
-            "{} tensors such as `{name}` are stored as {kind} or the like; an inject below 8 bits is \
-             reported to break the model",
+            "{} tensors such as `{name}` are stored as {kind} or the like; an inject below 8 \
+             bits is reported to break the model",
             low.len()
         ));
     }
